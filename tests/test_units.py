@@ -1,0 +1,81 @@
+"""units: figures that the whole book divides by."""
+
+import pytest
+from firsttoken.units import (
+    BYTES,
+    GB,
+    GIB,
+    bytes_per_element,
+    format_bytes,
+    format_count,
+    format_time,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def test_known_sizes():
+    assert (GB, GIB) == (10**9, 1024**3)
+    assert [BYTES[d] for d in ("fp32", "tf32", "bf16", "fp16")] == [4, 4, 2, 2]
+    assert [BYTES[d] for d in ("fp8", "int8", "int4")] == [1, 1, 0.5]
+
+
+def test_block_formats_count_their_scales():
+    """A ggml block is 32 codes and one fp16 scale."""
+    assert BYTES["q8_0"] == (32 * 1 + 2) / 32
+    assert BYTES["q4_0"] == (32 * 0.5 + 2) / 32
+    assert round(16 / (8 * BYTES["q8_0"]), 2) == 1.88  # not 2x
+    assert round(16 / (8 * BYTES["q4_0"]), 2) == 3.56  # not 4x
+
+
+def test_the_table_cannot_be_changed():
+    with pytest.raises(TypeError):
+        BYTES["bf16"] = 3
+
+
+def test_unknown_dtype_lists_the_known_ones():
+    with pytest.raises(ValueError, match=r"dtype 'float16' is unknown.*fp16.*q4_0"):
+        bytes_per_element("float16")
+
+
+def test_gb_and_gib_differ():
+    five_gib = 5 * GIB
+    assert format_bytes(five_gib, "GiB") == "5.00 GiB"
+    assert format_bytes(five_gib, "GB") == "5.37 GB"
+    assert format_bytes(819_200, "KiB", 0) == "800 KiB"
+    assert format_bytes(1536, "B") == "1,536 B"
+
+
+def test_unknown_unit_is_an_error():
+    with pytest.raises(ValueError, match="unit 'Gb'"):
+        format_bytes(1, "Gb")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0.00 s"), (1, "1.00 s"), (0.0237964, "23.8 ms"), (4e-9, "4.00 ns"), (1234.5, "1,234 s")],
+)
+def test_times(seconds, text):
+    assert format_time(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [
+        (0, "0"),
+        (7, "7"),
+        (1000, "1.00 K"),
+        (13_015_864_320, "13.0 B"),
+        (671e9, "671 B"),
+        (2e12, "2.00 T"),
+    ],
+)
+def test_counts(n, text):
+    assert format_count(n) == text
+
+
+@given(seconds=st.floats(1e-8, 1e4))
+def test_a_formatted_time_reads_back_within_its_digits(seconds):
+    number, unit = format_time(seconds, digits=4).split()
+    scale = {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
+    assert float(number.replace(",", "")) * scale == pytest.approx(seconds, rel=5.1e-4)
