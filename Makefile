@@ -1,0 +1,70 @@
+# First Token. `make` alone lists what there is to do.
+SHELL := bash
+.DEFAULT_GOAL := help
+.PHONY: help lab test book serve check clean
+
+PORT ?= 8000
+LAB_FLAGS ?=
+EXTRAS := torch,test,book
+PY := .venv/bin/python
+FIRST_CHAPTER := $(firstword $(sort $(wildcard notebooks/[0-9][0-9]_*.ipynb)))
+
+# Each failure is one line that says what to do: $(call fail,message)
+fail = { echo "First Token: $(1)" >&2; exit 1; }
+
+help: ## list these targets
+	@sed -nE 's/^([a-z]+):.*## (.*)/make \1	\2/p' Makefile | expand -t 14
+
+lab: .venv/installed ## open the book in JupyterLab, at its first chapter
+	@echo "Opening JupyterLab at $(FIRST_CHAPTER). Ctrl-C stops it."
+	@allow=""; [ "$$(id -u)" != 0 ] || allow=--allow-root; \
+	exec $(PY) -m jupyterlab $$allow --LabApp.default_url=/lab/tree/$(FIRST_CHAPTER) $(LAB_FLAGS)
+
+test: .venv/installed ## run the tests and every notebook
+	@echo "Running the tests and every notebook."
+	@$(PY) -m pytest
+
+book: .venv/installed ## build the site into _build/html
+	@command -v npm >/dev/null || $(call fail,the site needs npm. Install Node.js, which brings it.)
+	@echo "Building the site into _build/html."
+	@$(PY) book/build.py
+
+serve: .venv/installed ## build the site and serve it (PORT=8000)
+	@$(PY) -c 'import socket; socket.create_server(("127.0.0.1", $(PORT)))' 2>/dev/null \
+	|| $(call fail,port $(PORT) is taken. Choose another one: make serve PORT=8001)
+	@$(MAKE) --no-print-directory book
+	@echo "The book is at http://localhost:$(PORT) . Ctrl-C stops it."
+	@exec $(PY) -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
+
+check: .venv/installed ## what CI runs: linters, tests, site, real browsers
+	@echo "Checking style."
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory book
+	@echo "Opening the site and JupyterLab in a browser."
+	@$(PY) -m pytest -m browser tests/browser
+
+clean: ## remove the site and all caches (the environment stays: rm -r .venv)
+	@echo "Removing the site and all caches."
+	@rm -rf _build build dist .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
+	@find lib tests scripts book notebooks \( -name __pycache__ -o -name .ipynb_checkpoints \) \
+	-prune -exec rm -rf {} + 2>/dev/null || true
+
+.venv/bin/python:
+	@for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
+		"$$python" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+		&& found="$$python" && break; \
+	done; \
+	[ -n "$${found:-}" ] || $(call fail,no Python 3.11 or newer with venv found. Install one or name it: make PYTHON=/path/to/python3); \
+	echo "Creating .venv with $$("$$found" --version)."; \
+	"$$found" -m venv --clear .venv
+
+.venv/installed: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "Installing the book's packages into .venv. The first time takes minutes."
+	@$(PY) -m pip install --quiet --retries 2 --disable-pip-version-check \
+		-c constraints.txt -e '.[$(EXTRAS)]' >.venv/install.log 2>&1 \
+	|| if grep -qE 'NewConnection|NameResolution|Temporary failure|timed out|unreachable|ProxyError' .venv/install.log; \
+	then $(call fail,no network: the package index does not answer. Connect and run make again. Details: .venv/install.log); \
+	else $(call fail,pip failed: $$(grep ERROR .venv/install.log | tail -1) Details: .venv/install.log); fi
+	@touch $@
