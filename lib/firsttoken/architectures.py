@@ -355,6 +355,9 @@ def from_hf_config(config: str | Path | Mapping[str, Any]) -> Architecture:
         )
     given = {_HF_ALIASES.get(key, key): value for key, value in given.items()}
     values = _HF_COMMON | _HF_DEFAULTS[model_type] | given
+    for key in ("num_hidden_layers", "num_attention_heads", "hidden_size"):
+        if not isinstance(values[key], int) or values[key] < 1:
+            raise ValueError(f"config: {key} must be a positive integer, got {values[key]!r}")
     fields = _common_fields(values) | _windows(values)
     if model_type in ("gpt2", "gptj"):
         fields |= _gpt_fields(values)
@@ -373,11 +376,14 @@ def from_hf_config(config: str | Path | Mapping[str, Any]) -> Architecture:
 def _read_config(path: Path) -> dict[str, Any]:
     file = path / "config.json" if path.is_dir() else path
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"config: there is no file {file}") from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"config: {file} is not a readable JSON file ({error})") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"config: {file} holds a {type(content).__name__}, expected an object")
+    return content
 
 
 def _common_fields(values: dict[str, Any]) -> dict[str, Any]:
@@ -710,20 +716,20 @@ _YARN_V2 |= {"mscale": 0.707, "mscale_all_dim": 0.707, "beta_fast": 32, "beta_sl
 _PRESETS = (
     #      name             L    D      N   K    H    F      V
     _llama("Llama-2-7B",    32,  4096,  32, 32, 128, 11008, 32000, max_context=4096,
-           source=f"{_HF}meta-llama/Llama-2-7b; {_MLC}"),
+           source=f"{_HF}TheBloke/Llama-2-7B-fp16; {_MLC}"),
     _llama("Llama-2-13B",   40,  5120,  40, 40, 128, 13824, 32000, max_context=4096,
-           source=f"{_HF}meta-llama/Llama-2-13b; {_MLC}"),
+           source=f"{_HF}NousResearch/Llama-2-13b-chat-hf; {_MLC}"),
     _llama("Llama-2-70B",   80,  8192,  64,  8, 128, 28672, 32000, max_context=4096,
-           source=f"{_HF}meta-llama/Llama-2-70b; {_MLC}"),
+           source=f"{_HF}TheBloke/Llama-2-70B-fp16; {_MLC}"),
     _llama("Llama-3-8B",    32,  4096,  32,  8, 128, 14336, 128256, max_context=8192, **_LLAMA_3,
-           source=f"{_HF}meta-llama/Meta-Llama-3-8B; {_LITGPT}"),
+           source=f"{_HF}Magpie-Align/Llama-3-8B-Magpie-Air-SFT (a tune of the base); {_LITGPT}"),
     _llama("Llama-3.1-8B",  32,  4096,  32,  8, 128, 14336, 128256, **_LLAMA_31,
-           source=f"{_HF}meta-llama/Llama-3.1-8B; {_LITGPT}"),
+           source=_LITGPT),
     _llama("Llama-3.1-70B", 80,  8192,  64,  8, 128, 28672, 128256, **_LLAMA_31,
            source=f"{_MLC}; {_LITGPT}"),
     _llama("Llama-3.1-405B", 126, 16384, 128, 8, 128, 53248, 128256, **_LLAMA_31,
-           source=f"{_HF}meta-llama/Llama-3.1-405B, later revisions (8 KV heads; the first had 16); "
-                  f"{_LITGPT}"),
+           source=f"{_HF}migtissera/Meta-Llama-3.1-405B (a copy; the first release had 16 "
+                  f"KV heads, later ones 8); {_LITGPT}"),
     _llama("Llama-3.2-1B",  16,  2048,  32,  8,  64,  8192, 128256, True, max_context=131072,
            rope_theta=500000.0, rope_scaling=_llama3_scaling(32.0), source=f"{_MLC}; {_LITGPT}"),
     _llama("Mistral-7B",    32,  4096,  32,  8, 128, 14336, 32000, max_context=32768, window=4096,
@@ -735,14 +741,14 @@ _PRESETS = (
            rope_theta=1e6, n_experts=8, n_active_experts=2, expert_d_ff=16384,
            source=f"{_HF}mistral-community/Mixtral-8x22B-v0.1; {_LITGPT}"),
     _llama("Qwen2.5-7B",    28,  3584,  28,  4, 128, 18944, 152064, max_context=131072,
-           rope_theta=1e6, qkv_bias=True, source=f"{_HF}Qwen/Qwen2.5-7B; {_LITGPT}"),
+           rope_theta=1e6, qkv_bias=True, source=f"{_HF}copies of Qwen/Qwen2.5-7B; {_LITGPT}"),
     _llama("Qwen3-8B",      36,  4096,  32,  8, 128, 12288, 151936, max_context=40960,
-           rope_theta=1e6, qk_norm=True, source=f"{_HF}Qwen/Qwen3-8B; {_LITGPT}"),
+           rope_theta=1e6, qk_norm=True, source=f"{_HF}a copy of Qwen/Qwen3-8B; {_LITGPT}"),
     _llama("Qwen3-30B-A3B", 48,  2048,  32,  4, 128,  6144, 151936, max_context=40960,
            rope_theta=1e6, qk_norm=True, n_experts=128, n_active_experts=8, expert_d_ff=768,
            source=_LITGPT),
     _llama("Phi-3-mini-4k", 32,  3072,  32, 32,  96,  8192, 32064, max_context=4096, window=2047,
-           source=f"{_HF}microsoft/Phi-3-mini-4k-instruct; {_LITGPT}"),
+           source=f"{_HF}copies of microsoft/Phi-3-mini-4k-instruct; {_LITGPT}"),
     _gemma("Gemma-2-9B",    42,  3584,  16,  8, 256, 14336, 256000, window=4096, period=2,
            max_context=8192, rope_theta=10000.0, source=f"{_MLC}; {_LITGPT}"),
     _gemma("Gemma-3-1B",    26,  1152,   4,  1, 256,  6912, 262144, window=512, period=6,
@@ -750,7 +756,7 @@ _PRESETS = (
     _gemma("Gemma-3-12B",   48,  3840,  16,  8, 256, 15360, 262208, window=1024, period=6,
            max_context=131072, rope_theta=1e6, qk_norm=True,
            rope_scaling={"rope_type": "linear", "factor": 8.0},
-           source=f"text decoder; {_LITGPT}; transformers 5.23 defaults"),
+           source=f"text decoder; {_HF}cjvt/GaMS3-12B-Instruct (a tune of it); {_LITGPT}"),
     _gemma("Gemma-3-27B",   62,  5376,  32, 16, 128, 21504, 262208, window=1024, period=6,
            max_context=131072, rope_theta=1e6, qk_norm=True,
            rope_scaling={"rope_type": "linear", "factor": 8.0},
@@ -773,7 +779,7 @@ _PRESETS = (
     _deepseek("DeepSeek-V3", 61, 7168, 128, 128, 192, 18432, 129280, q_latent_dim=1536,
               n_experts=256, n_active_experts=8, n_shared_experts=1, expert_d_ff=2048,
               n_dense_layers=3, rope_scaling=_YARN_V2 | {"mscale": 1.0, "mscale_all_dim": 1.0},
-              source=f"{_HF}deepseek-ai/DeepSeek-V3 (copy in cann-recipes-train); {_DEEPSEEK_REPO}"),
+              source=f"{_HF}a copy of deepseek-ai/DeepSeek-V3; {_DEEPSEEK_REPO}"),
 )
 # fmt: on
 
