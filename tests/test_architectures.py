@@ -352,8 +352,6 @@ def test_unreadable_configs_are_named(tmp_path):
 @pytest.mark.parametrize("value", [0, None, "8"])
 def test_sizes_that_others_are_made_from_are_named_as_in_the_file(key, value):
     with pytest.raises(ValueError, match=f"{key} must be a positive integer, got {value!r}"):
-        ValueError, match=f"config: {key} must be a positive integer, got {value!r}"
-    ):
         from_hf_config(LLAMA | {key: value})
 
 
