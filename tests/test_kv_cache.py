@@ -1,0 +1,478 @@
+"""kv_cache: published sizes, capacity laws, and the cache against plain concatenation."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firsttoken.architectures import ARCHITECTURES, Architecture
+from firsttoken.kv_cache import KVCache, kv_cache_bytes, max_batch, max_context
+from firsttoken.units import BYTES, GB, GIB
+
+LLAMA_13B = ARCHITECTURES["Llama-2-13B"]
+HEADS_80 = Architecture("80 heads", 32, 10240, 80, 80, 128, 40960, 32000)
+
+
+def with_kv_heads(n_kv_heads):
+    return Architecture("32 heads", 32, 4096, 32, n_kv_heads, 128, 11008, 32000)
+
+
+# --- the closed form: numbers that others published
+
+
+def test_opt_13b_per_token():
+    """vLLM paper, arXiv:2309.06180: 800 KiB per token."""
+    opt = Architecture("OPT-13B", 40, 5120, 40, 40, 128, 20480, 50272)
+    assert kv_cache_bytes(opt, 1, dtype="fp16") == 819_200 == 800 * 1024
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [("Llama-3.1-8B", (0.125, 1.95, 15.62)), ("Llama-3.1-70B", (0.313, 4.88, 39.06))],
+)
+def test_llama_31_table_is_in_gib_whatever_its_label_says(name, published):
+    """1k is 1,024 tokens there, 16k and 128k are 16,000 and 128,000."""
+    sizes = [kv_cache_bytes(ARCHITECTURES[name], n) for n in (1024, 16_000, 128_000)]
+    digits = (3, 2, 2)
+    # Half a unit of the last digit: 15.625 is printed as 15.62.
+    for size, number, n_digits in zip(sizes, published, digits, strict=True):
+        assert abs(size / GIB - number) <= 0.5001 * 10**-n_digits
+        assert abs(size / GB - number) > 0.5001 * 10**-n_digits  # the printed label is wrong
+
+
+def test_the_405b_row_needs_the_first_release_s_16_heads():
+    arch = ARCHITECTURES["Llama-3.1-405B"]
+    size = kv_cache_bytes(arch.replace(n_kv_heads=16), 1024)
+    assert round(size / GIB, 3) == 0.984
+    assert kv_cache_bytes(arch, 1024) == size / 2
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "batch", "memory"),
+    [
+        (40, 1, 26_869_760_000),
+        (40, 64, 79_717_990_400),
+        (40, 256, 240_779_264_000),
+        (8, 64, 33_412_874_240),
+        (8, 256, 65_625_128_960),
+    ],
+)
+def test_decode_memory_of_llama_2_13b(kv_heads, batch, memory):
+    """CS336 lecture 10: weights and cache at 1024 tokens, norms left out there."""
+    arch = LLAMA_13B.replace(n_kv_heads=kv_heads)
+    total = 2 * arch.n_params + kv_cache_bytes(arch, 1024, batch)
+    assert total == pytest.approx(memory, rel=1e-4)
+    assert total - 2 * arch.params_by_component["norms"] == memory
+
+
+@pytest.mark.parametrize(("kv_heads", "gib", "gb"), [(32, 16, 17.18), (8, 4, 4.29), (1, 0.5, 0.54)])
+def test_eight_sequences_of_4096(kv_heads, gib, gb):
+    size = kv_cache_bytes(with_kv_heads(kv_heads), 4096, batch=8)
+    assert (size / GIB, round(size / GB, 2)) == (gib, gb)
+
+
+def test_80_heads_at_4k():
+    size = kv_cache_bytes(HEADS_80, 4096)
+    assert (size, size / GIB) == (5_368_709_120, 5.0)
+    assert kv_cache_bytes(HEADS_80, 4000) == 5_242_880_000  # "5.2 GB" is 4,000 tokens
+    assert kv_cache_bytes(HEADS_80, 4096, dtype="int8") / GIB == 2.5
+
+
+def test_quantised_caches_carry_scales():
+    """A 1 GiB fp16 cache is 544 MiB as q8_0 and 288 MiB as q4_0, not 512 and 256."""
+    arch = with_kv_heads(32)
+    assert kv_cache_bytes(arch, 2048) == GIB
+    assert kv_cache_bytes(arch, 2048, dtype="fp32") == 2 * GIB
+    assert kv_cache_bytes(arch, 2048, dtype="q8_0") == 544 * 2**20
+    assert kv_cache_bytes(arch, 2048, dtype="q4_0") == 288 * 2**20
+
+
+# --- the closed form: laws
+
+small = st.sampled_from([1, 2, 3, 4])
+
+
+@st.composite
+def architectures(draw, **fixed):
+    """Small architectures: every ratio of heads, hybrids of windows, shared layers."""
+    n_layers, group = draw(st.integers(1, 5)), draw(small)
+    n_kv_heads, head_dim = draw(small), draw(st.sampled_from([2, 8, 48, 64]))
+    fields = {}
+    if draw(st.booleans()):
+        fields["window"] = draw(st.integers(1, 20))
+        layers = st.sets(st.integers(0, n_layers - 1))
+        fields["local_layers"] = draw(st.none() | layers.map(sorted))
+    elif draw(st.booleans()):
+        fields["kv_source"] = [i - i % 2 for i in range(n_layers)]
+    shape = (n_layers, 16, group * n_kv_heads, n_kv_heads, head_dim, 32, 50)
+    return Architecture("drawn", *shape, **(fields | fixed))
+
+
+dtypes = st.sampled_from(["fp32", "bf16", "fp8", "int4", "q8_0"])
+n_tokens = st.integers(0, 60)
+
+
+@given(arch=architectures(), length=n_tokens, batch=st.integers(0, 4), dtype=dtypes)
+def test_size_is_the_sum_over_what_is_stored(arch, length, batch, dtype):
+    """Counted one vector at a time, from the definition."""
+    vectors = 0
+    for layer, window in enumerate(arch.layer_windows):
+        stores = arch.kv_source is None or arch.kv_source[layer] == layer
+        held = length if window is None else min(length, window)
+        vectors += 2 * batch * held * arch.n_kv_heads if stores else 0
+    size = kv_cache_bytes(arch, length, batch, dtype)
+    assert size == vectors * arch.head_dim * BYTES[dtype]
+
+
+@given(arch=architectures(), lengths=st.lists(n_tokens, max_size=5), dtype=dtypes)
+def test_a_list_of_lengths_is_the_sum_of_its_sequences(arch, lengths, dtype):
+    together = kv_cache_bytes(arch, lengths, dtype=dtype)
+    assert together == sum(kv_cache_bytes(arch, n, dtype=dtype) for n in lengths)
+    assert kv_cache_bytes(arch, np.array(lengths, dtype=int), dtype=dtype) == together
+
+
+@given(arch=architectures(), length=n_tokens, batch=st.integers(0, 5))
+def test_linear_in_the_batch_and_never_less_with_more_tokens(arch, length, batch):
+    size = kv_cache_bytes(arch, length, batch)
+    assert size == batch * kv_cache_bytes(arch, length)
+    assert kv_cache_bytes(arch, length + 1, batch) >= size
+
+
+@given(length=n_tokens, batch=st.integers(1, 5))
+def test_full_attention_grows_by_the_elements_per_token(length, batch):
+    for arch in (LLAMA_13B, ARCHITECTURES["DeepSeek-V2"], ARCHITECTURES["GPT-2"]):
+        size = kv_cache_bytes(arch, length, batch)
+        assert size == 2 * batch * length * arch.kv_elements_per_token
+
+
+def test_circulating_formulas_differ():
+    """Query heads for KV heads, the batch left out, one vector per token: each has its factor."""
+    arch, length, batch = ARCHITECTURES["Llama-3-8B"], 4096, 8
+    right = kv_cache_bytes(arch, length, batch)
+    per_head = arch.n_layers * length * arch.head_dim * 2
+    assert 2 * batch * arch.n_heads * per_head == 4 * right
+    assert 2 * arch.n_kv_heads * per_head == right / 8
+    assert batch * arch.n_kv_heads * per_head == right / 2
+    assert 2 * arch.n_layers * length * arch.d_model * 2 * batch == 4 * right
+
+
+def test_windows_bound_the_cache():
+    mistral = ARCHITECTURES["Mistral-7B"]
+    assert kv_cache_bytes(mistral, 100_000) == kv_cache_bytes(mistral, 4096)
+    assert kv_cache_bytes(mistral, 4095) < kv_cache_bytes(mistral, 4096)
+    gemma = ARCHITECTURES["Gemma-3-12B"]
+    per_layer = 2 * 8 * 256 * 2
+    assert kv_cache_bytes(gemma, 32_768) == per_layer * (8 * 32_768 + 40 * 1024)
+
+
+def test_one_global_layer_in_six():
+    """1,024-token windows in the other five: 5.2 times less at 32,768 tokens."""
+    full = Architecture("full", 6, 64, 4, 4, 16, 64, 50)
+    hybrid = full.replace(window=1024, local_layers=range(5))
+    assert round(kv_cache_bytes(full, 32_768) / kv_cache_bytes(hybrid, 32_768), 1) == 5.2
+
+
+def test_a_latent_is_smaller_than_the_heads_it_stands_for():
+    """arXiv:2405.04434: 576 elements for 128 heads of 128, keys and values."""
+    mla = ARCHITECTURES["DeepSeek-V2"]
+    heads = Architecture("same heads", 60, 5120, 128, 128, 128, 12288, 102400)
+    ratio = kv_cache_bytes(heads, 1000) / kv_cache_bytes(mla, 1000)
+    assert round(ratio, 1) == 56.9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_tokens": -1}, "n_tokens must be an integer of at least 0, got -1"),
+        ({"n_tokens": 1.5}, "n_tokens.*1.5"),
+        ({"n_tokens": "12"}, "n_tokens"),
+        ({"n_tokens": [3, -2]}, "n_tokens.*-2"),
+        ({"n_tokens": [3, 2], "batch": 2}, "batch must be 1"),
+        ({"n_tokens": 3, "batch": -1}, "batch.*-1"),
+        ({"n_tokens": 3, "dtype": "half"}, "dtype 'half' is unknown"),
+    ],
+)
+def test_sizes_that_cannot_be(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        kv_cache_bytes(LLAMA_13B, **arguments)
+
+
+# --- what fits
+
+
+def used(arch, batch, length, dtype, kv_dtype, workspace):
+    weights = arch.n_params * BYTES[dtype]
+    return weights + workspace + kv_cache_bytes(arch, length, batch, kv_dtype)
+
+
+memory = st.integers(0, 200_000)
+
+
+@given(arch=architectures(), memory=memory, length=st.integers(1, 40), dtype=dtypes, kv=dtypes)
+def test_the_largest_batch_fits_and_one_more_does_not(arch, memory, length, dtype, kv):
+    batch = max_batch(arch, memory, length, dtype, kv, workspace_bytes=100)
+    fits = [used(arch, b, length, dtype, kv, 100) <= memory for b in (batch, batch + 1)]
+    assert fits == [True, False] or (batch == 0 and fits == [False, False])
+    assert max_batch(arch, memory + 5000, length, dtype, kv, 100) >= batch
+    assert max_batch(arch, memory, length + 1, dtype, kv, 100) <= batch
+
+
+@given(arch=architectures(max_context=7), memory=memory, batch=small, dtype=dtypes, kv=dtypes)
+def test_the_longest_context_fits_and_one_more_does_not(arch, memory, batch, dtype, kv):
+    length = max_context(arch, memory, batch, dtype, kv, workspace_bytes=100)
+    fits = [used(arch, batch, n, dtype, kv, 100) <= memory for n in (length, length + 1)]
+    endless = None not in arch.layer_windows and used(arch, batch, 10**9, dtype, kv, 100) <= memory
+    if endless:
+        assert length == 7
+    else:
+        assert fits == [True, False] or (length == 0 and fits == [False, False])
+    assert max_context(arch, memory, batch + 1, dtype, kv, 100) <= length
+
+
+def test_llama_2_13b_in_80_gb():
+    assert max_batch(LLAMA_13B, 80e9, 1024) == 64
+    assert max_batch(LLAMA_13B.replace(n_kv_heads=8), 80e9, 1024) == 341
+    assert max_batch(LLAMA_13B, 80 * GIB, 1024) == 71  # GiB for GB would promise seven more
+    assert max_batch(LLAMA_13B, 80e9, 1024, workspace_bytes=1e9) == 63
+
+
+def test_nothing_fits_where_the_weights_do_not():
+    llama_70b = ARCHITECTURES["Llama-2-70B"]
+    assert max_batch(llama_70b, 80e9, 1024) == max_context(llama_70b, 80e9) == 0
+    assert max_context(llama_70b, 80e9, dtype="int8") > 0
+    assert max_batch(llama_70b, 80e9, 1024, dtype="int8", workspace_bytes=12e9) == 0
+
+
+def test_a_cache_that_stops_growing_sets_no_limit():
+    mistral = ARCHITECTURES["Mistral-7B"]
+    assert max_context(mistral, 80e9) == mistral.max_context
+    with pytest.raises(ValueError, match=r"max_context.*got None"):
+        max_context(mistral.replace(max_context=None), 80e9)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: max_batch(LLAMA_13B, -1, 10), "memory_bytes must not be negative, got -1"),
+        (lambda: max_batch(LLAMA_13B, float("nan"), 10), "memory_bytes"),
+        (lambda: max_batch(LLAMA_13B, 80e9, 10, workspace_bytes=-5), "workspace_bytes"),
+        (lambda: max_batch(LLAMA_13B, 80e9, 0), "n_tokens must be an integer of at least 1"),
+        (lambda: max_batch(LLAMA_13B, 80e9, 10, kv_dtype="x"), "dtype 'x'"),
+        (lambda: max_context(LLAMA_13B, 80e9, batch=0), "batch must be an integer of at least 1"),
+    ],
+)
+def test_questions_that_have_no_answer(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# --- the cache itself
+
+TOY = Architecture("toy", 2, 16, 4, 2, 8, 32, 50)
+FORMATS = ["fp32", "fp16", "int8", "int4", "fp8"]
+
+
+def draw_kv(rng, arch, batch, n_new):
+    shape = (batch, arch.n_kv_heads, n_new, arch.head_dim)
+    return rng.normal(size=shape).astype(np.float32), rng.normal(size=shape).astype(np.float32)
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["append", "append", "truncate"]), st.integers(0, 6)), max_size=12
+)
+
+
+@given(steps=steps, batch=st.integers(1, 3), dtype=st.sampled_from(FORMATS), seed=st.integers(0, 9))
+def test_appending_is_concatenation(steps, batch, dtype, seed):
+    """Whatever the order of appends and truncations, a step written alone reads back the same."""
+    rng, capacity = np.random.default_rng(seed), 15
+    cache = KVCache(TOY, batch, capacity, dtype)
+    nbytes = cache.nbytes
+    expected = [[np.zeros((batch, 2, 0, 8), np.float32)] * 2 for _ in range(TOY.n_layers)]
+    for action, n in steps:
+        length = cache.length
+        if action == "truncate":
+            cache.truncate(min(n, length))
+            expected = [[x[:, :, : min(n, length)] for x in pair] for pair in expected]
+            continue
+        for layer in range(TOY.n_layers):
+            k, v = draw_kv(rng, TOY, batch, n)
+            if length + n > capacity:
+                with pytest.raises(ValueError, match=f"{length} of 15 tokens; {n} more"):
+                    cache.append(layer, k, v)
+                continue
+            cache.append(layer, k, v)
+            alone = KVCache(TOY, batch, max(1, n), dtype)
+            alone.append(layer, k, v)
+            stored = (alone.keys(layer), alone.values(layer))
+            pairs = zip(expected[layer], stored, strict=True)
+            expected[layer] = [np.concatenate(pair, axis=2) for pair in pairs]
+            # The new tokens are visible in this layer at once, and counted after the last one.
+            np.testing.assert_array_equal(cache.keys(layer), expected[layer][0])
+            assert cache.length == (length + n if layer == TOY.n_layers - 1 else length)
+    for layer in range(TOY.n_layers):
+        np.testing.assert_array_equal(cache.keys(layer), expected[layer][0])
+        np.testing.assert_array_equal(cache.values(layer), expected[layer][1])
+        assert cache.keys(layer).dtype == np.float32
+    assert cache.nbytes == nbytes
+
+
+def test_fp32_reads_are_views_of_one_allocation():
+    """No copy per step: that is the point of allocating once."""
+    rng = np.random.default_rng(0)
+    cache = KVCache(TOY, 2, 10)
+    cache.append(0, *draw_kv(rng, TOY, 2, 3))
+    first = cache.keys(0)
+    cache.append(0, *draw_kv(rng, TOY, 2, 2))
+    assert not first.flags.owndata
+    assert np.shares_memory(first, cache.keys(0))
+
+
+def test_a_failed_append_writes_nothing():
+    rng = np.random.default_rng(0)
+    cache = KVCache(TOY, 1, 4)
+    for layer in range(2):
+        cache.append(layer, *draw_kv(rng, TOY, 1, 3))
+    before = cache.keys(0).copy()
+    with pytest.raises(ValueError, match="layer 0 holds 3 of 4 tokens; 2 more do not fit"):
+        cache.append(0, *draw_kv(rng, TOY, 1, 2))
+    k, v = draw_kv(rng, TOY, 1, 1)
+    with pytest.raises(ValueError, match=r"v \(1, 2, 1, 7\)"):
+        cache.append(0, k, v[..., :7])
+    np.testing.assert_array_equal(cache.keys(0), before)
+    assert cache.length == 3
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 1, 8), (1, 4, 1, 8), (1, 2, 1, 4), (2, 1, 8)])
+def test_arrays_of_another_shape(shape):
+    cache = KVCache(TOY, 1, 4)
+    with pytest.raises(ValueError, match="must both be"):
+        cache.append(0, np.zeros(shape), np.zeros(shape))
+
+
+@given(
+    arch=architectures(),
+    batch=st.integers(1, 3),
+    capacity=st.integers(1, 20),
+    dtype=st.sampled_from(["fp32", "fp16"]),
+)
+def test_allocated_bytes_are_the_formula_s(arch, batch, capacity, dtype):
+    """The formula for every position in every storing layer: windows are not rolled."""
+    everywhere = arch.replace(window=None, local_layers=None)
+    cache = KVCache(arch, batch, capacity, dtype)
+    assert cache.nbytes == kv_cache_bytes(everywhere, capacity, batch, dtype)
+
+
+def test_allocated_bytes_of_quantised_caches_count_the_scales():
+    arch = TOY.replace(head_dim=32)
+    size = {name: KVCache(arch, 3, 10, name).nbytes for name in FORMATS}
+    assert size["int8"] == kv_cache_bytes(arch, 10, 3, "q8_0")  # 32 codes and one fp16 scale
+    assert size["int4"] == kv_cache_bytes(arch, 10, 3, "q4_0")
+    assert size["fp8"] == kv_cache_bytes(arch, 10, 3, "fp8")
+    assert size["int8"] > kv_cache_bytes(arch, 10, 3, "int8")
+    # A head of 128 keeps one scale per head in int8 and four in int4.
+    wide = TOY.replace(head_dim=128)
+    n_vectors = 2 * 2 * 3 * 2 * 10
+    assert KVCache(wide, 3, 10, "int8").nbytes == n_vectors * (128 + 2)
+    assert KVCache(wide, 3, 10, "int4").nbytes == n_vectors * (64 + 8)
+
+
+@given(
+    seed=st.integers(0, 99),
+    scale=st.sampled_from([0.0, 1e-3, 1.0, 50.0]),
+    head_dim=st.sampled_from([2, 24, 32, 48, 128]),
+)
+def test_integer_round_trips_stay_within_half_a_step(seed, scale, head_dim):
+    arch = TOY.replace(head_dim=head_dim)
+    k, v = (scale * x for x in draw_kv(np.random.default_rng(seed), arch, 2, 3))
+    for dtype, largest, group in (("int8", 127, head_dim), ("int4", 7, np.gcd(head_dim, 32))):
+        cache = KVCache(arch, 2, 3, dtype)
+        cache.append(0, k, v)
+        peak = np.abs(k).reshape(*k.shape[:3], -1, group).max(-1, keepdims=True)
+        # Half a step, and what rounding the scale to fp16 adds (2**-25: its smallest spacing).
+        bound = peak / largest * 0.5 + peak * 2.0**-11 + largest * 2.0**-25
+        error = np.abs(cache.keys(0) - k).reshape(*k.shape[:3], -1, group)
+        assert (error <= bound).all()
+
+
+def test_coarser_storage_loses_more():
+    rng = np.random.default_rng(1)
+    arch = TOY.replace(head_dim=64)
+    k, v = draw_kv(rng, arch, 4, 20)
+    error = {}
+    for dtype in FORMATS:
+        cache = KVCache(arch, 4, 20, dtype)
+        cache.append(0, k, v)
+        error[dtype] = float(np.sqrt(np.mean((cache.values(0) - v) ** 2)))
+    assert error["fp32"] == 0
+    assert 0 < error["fp16"] < error["int8"] < error["fp8"] < error["int4"] < 0.2
+
+
+def test_one_scale_per_token_keeps_an_outlier_to_itself():
+    """A later token with a huge key must not coarsen those that are stored already."""
+    rng = np.random.default_rng(2)
+    k, v = draw_kv(rng, TOY, 1, 2)
+    cache = KVCache(TOY, 1, 3, "int8")
+    cache.append(0, k, v)
+    before = cache.keys(0)
+    cache.append(0, 1000 * k[:, :, :1], v[:, :, :1])
+    np.testing.assert_array_equal(cache.keys(0)[:, :, :2], before)
+
+
+def test_int4_packs_neighbours_and_restores_every_code():
+    arch = TOY.replace(head_dim=16, n_kv_heads=1)
+    k = np.array([*range(-7, 8), 0], np.float32).reshape(1, 1, 1, 16)
+    cache = KVCache(arch, 1, 1, "int4")
+    cache.append(0, k, -k)
+    np.testing.assert_array_equal(cache.keys(0), k)
+    np.testing.assert_array_equal(cache.values(0), -k)
+
+
+def test_fp8_is_the_format_of_other_libraries():
+    """Every fp16 number that e4m3fn can hold, ties included, rounds as ml_dtypes rounds it."""
+    x = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    inside = np.unique(x[np.abs(x) <= 448])
+    inside = inside[: len(inside) // 2 * 2].reshape(1, 2, -1, 2)
+    cache = KVCache(TOY.replace(head_dim=2), 1, inside.shape[2], "fp8")
+    cache.append(0, inside, inside)
+    expected = inside.astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    np.testing.assert_array_equal(cache.keys(0), expected)
+    # Beyond the largest number it saturates; what is no number stays none.
+    beyond = np.array([500.0, -1e6, np.nan, np.inf], np.float32).reshape(1, 2, 1, 2)
+    cache.truncate(0)
+    cache.append(0, beyond, beyond)
+    np.testing.assert_array_equal(cache.keys(0).ravel(), [448, -448, np.nan, 448])
+
+
+def test_layers_that_share_a_cache_read_their_source():
+    rng = np.random.default_rng(3)
+    arch = TOY.replace(n_layers=4, kv_source=[0, 0, 2, 2])
+    cache = KVCache(arch, 1, 5)
+    for layer in arch.kv_layers:
+        cache.append(layer, *draw_kv(rng, arch, 1, 2))
+    assert cache.length == 2
+    np.testing.assert_array_equal(cache.keys(1), cache.keys(0))
+    assert not np.array_equal(cache.keys(2), cache.keys(0))
+    with pytest.raises(ValueError, match=r"layer 1 stores nothing; expected one of \(0, 2\)"):
+        cache.append(1, *draw_kv(rng, arch, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: KVCache(TOY, 0, 4), "batch must be an integer of at least 1, got 0"),
+        (lambda: KVCache(TOY, 1, 0), "capacity"),
+        (lambda: KVCache(TOY, 1, 4, "q8_0"), "dtype 'q8_0' is unknown; expected one of fp32"),
+        (lambda: KVCache(TOY.replace(head_dim=5), 1, 4, "int4"), "even head_dim, got 5"),
+        (lambda: KVCache(ARCHITECTURES["DeepSeek-V2"], 1, 4), "caches latents"),
+        (lambda: KVCache(TOY, 1, 4).truncate(1), "length must lie in 0 … 0, got 1"),
+        (lambda: KVCache(TOY, 1, 4).truncate(-1), "length"),
+        (lambda: KVCache(TOY, 1, 4).keys(2), "layer must lie in 0 … 1, got 2"),
+        (lambda: KVCache(TOY, 1, 4).values(-1), "layer"),
+        (lambda: KVCache(TOY, 1, 4).append(2, None, None), "layer 2 stores nothing"),
+    ],
+)
+def test_caches_that_cannot_be(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
