@@ -1,0 +1,490 @@
+"""The Llama in both backends against transformers, against itself, and against plausible bugs."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+
+from firsttoken import llama
+from firsttoken.architectures import Architecture
+from firsttoken.llama import (
+    Llama,
+    check_weights,
+    data_path,
+    load_model,
+    read_checkpoint,
+    read_safetensors,
+    rope_frequencies,
+    rotate,
+    weight_shapes,
+)
+
+ATOL = 2e-5
+BACKENDS = ["numpy", "torch"]
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+SIZES = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+}
+RNG = np.random.default_rng(0)
+TOKENS = RNG.integers(0, SIZES["vocab_size"], size=(2, 40))
+
+
+def save_reference(directory, model_class=LlamaForCausalLM, shard="1GB", dtype=None, **changes):
+    """Save a random transformers model whose logits are of the size of a trained one's."""
+    config_class = MistralConfig if model_class is MistralForCausalLM else LlamaConfig
+    torch.manual_seed(0)
+    model = model_class(config_class(**SIZES | changes)).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            spread = 0.3 if "norm" in name else weight.shape[-1] ** -0.5
+            weight.copy_(torch.randn(weight.shape) * spread + ("norm" in name))
+    model.to(dtype or torch.float32).save_pretrained(directory, max_shard_size=shard)
+    return model_class.from_pretrained(directory, dtype=torch.float32).eval()
+
+
+def reference_logits(model, tokens=TOKENS, start=0):
+    positions = torch.arange(start, start + tokens.shape[1])[None]
+    with torch.no_grad():
+        return model(torch.from_numpy(tokens), position_ids=positions).logits.numpy()
+
+
+def logits(model, tokens, cache=None):
+    """The logits as NumPy, whichever backend the model is of."""
+    return np.asarray(model(tokens, cache))
+
+
+def in_chunks(model, tokens, sizes):
+    """The logits of `tokens` fed through a cache, `sizes` tokens at a time."""
+    cache, parts, start = model.new_cache(len(tokens), tokens.shape[1]), [], 0
+    for size in sizes:
+        parts.append(logits(model, tokens[:, start : start + size], cache))
+        start += size
+    return np.concatenate(parts, axis=1)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A directory with a small random Llama, and that model."""
+    directory = tmp_path_factory.mktemp("llama")
+    return directory, save_reference(directory)
+
+
+@pytest.fixture(scope="module")
+def models(saved):
+    return {backend: load_model(saved[0], backend) for backend in BACKENDS}
+
+
+VARIANTS = {
+    "MHA": {"num_key_value_heads": 4},
+    "GQA": {"num_key_value_heads": 2},
+    "MQA": {"num_key_value_heads": 1},
+    "tied": {"tie_word_embeddings": True},
+    "head_dim": {"head_dim": 20},
+    "theta": {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
+    "linear": {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}},
+    "llama3": {"rope_parameters": LLAMA3 | {"rope_theta": 5e5}, "head_dim": 64},
+    "bf16": {"dtype": torch.bfloat16},
+    "fp16": {"dtype": torch.float16},
+    "sharded": {"shard": "40KB"},
+    "eps": {"rms_norm_eps": 0.1},
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_equal_transformers(variant, backend, tmp_path):
+    model = save_reference(tmp_path, **VARIANTS[variant])
+    expected = reference_logits(model)
+    assert np.abs(expected).max() > 1  # the bound below means something
+    got = load_model(tmp_path, backend)
+    np.testing.assert_allclose(logits(got, TOKENS), expected, atol=ATOL)
+    np.testing.assert_allclose(in_chunks(got, TOKENS, [7, 1, 1, 30, 1]), expected, atol=ATOL)
+
+
+def test_a_window_equals_transformers(tmp_path):
+    model = save_reference(tmp_path, MistralForCausalLM, sliding_window=5)
+    expected = reference_logits(model)
+    got = load_model(tmp_path)
+    np.testing.assert_allclose(logits(got, TOKENS), expected, atol=ATOL)
+    np.testing.assert_allclose(in_chunks(got, TOKENS, [3, 1, 36]), expected, atol=ATOL)
+    full = Llama(got.arch.replace(window=None), read_checkpoint(tmp_path).weights)
+    assert np.abs(logits(full, TOKENS) - expected).max() > 0.1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("scaling", [None, LLAMA3], ids=["default", "llama3"])
+def test_far_positions_equal_transformers(scaling, backend, tmp_path):
+    """A long text: position 3000 is rotated as transformers rotates it."""
+    parameters = {"rope_type": "default", **(scaling or {}), "rope_theta": 5e5}
+    model = save_reference(tmp_path, rope_parameters=parameters, num_hidden_layers=1)
+    tokens = RNG.integers(0, SIZES["vocab_size"], size=(1, 3000))
+    got = in_chunks(load_model(tmp_path, backend), tokens, [1000, 1000, 1000])
+    np.testing.assert_allclose(got, reference_logits(model, tokens), atol=ATOL)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(cuts=st.sets(st.integers(1, 39)), n_rows=st.integers(1, 2))
+def test_any_chunks_equal_one_pass(models, backend, cuts, n_rows):
+    edges = [0, *sorted(cuts), 40]
+    sizes = np.diff(edges)
+    tokens = TOKENS[:n_rows]
+    whole = logits(models[backend], tokens)
+    np.testing.assert_allclose(in_chunks(models[backend], tokens, sizes), whole, atol=ATOL)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_truncated_cache_forgets(models, backend):
+    """Feed a wrong guess, take it back, feed the right tokens: as if it had never been there."""
+    model, cache = models[backend], models[backend].new_cache(2, 40)
+    model(TOKENS[:, :10], cache)
+    model(TOKENS[:, 30:], cache)
+    cache.truncate(10)
+    got = logits(model, TOKENS[:, 10:], cache)
+    np.testing.assert_allclose(got, logits(model, TOKENS)[:, 10:], atol=ATOL)
+    assert cache.length == 40
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_later_tokens_and_other_rows_change_nothing(models, backend):
+    model = models[backend]
+    changed = TOKENS.copy()
+    changed[0, 20:] = 0
+    before, after = logits(model, TOKENS), logits(model, changed)
+    np.testing.assert_allclose(after[0, :20], before[0, :20], atol=ATOL)
+    np.testing.assert_allclose(after[1], before[1], atol=ATOL)
+    assert np.abs(after[0, 21:] - before[0, 21:]).max() > 0.1
+    one_row = logits(model, TOKENS[:1])
+    np.testing.assert_allclose(one_row[0], before[0], atol=ATOL)
+
+
+def test_backends_agree_and_weights_are_left_alone(saved):
+    checkpoint = read_checkpoint(saved[0])
+    copies = {name: w.copy() for name, w in checkpoint.weights.items()}
+    model = Llama(checkpoint.arch, checkpoint.weights, checkpoint.rope_theta)
+    model(TOKENS)
+    assert all((copies[name] == w).all() for name, w in checkpoint.weights.items())
+    assert all(w.dtype == np.float32 for w in checkpoint.weights.values())
+    assert checkpoint.arch.n_params == sum(w.size for w in checkpoint.weights.values())
+    assert model(TOKENS.tolist()).dtype == np.float32
+
+
+def test_read_safetensors_equals_the_reference_library(saved):
+    ours, theirs = (f(saved[0] / "model.safetensors") for f in (read_safetensors, load_file))
+    assert ours.keys() == theirs.keys()
+    assert all((ours[name] == theirs[name].float().numpy()).all() for name in ours)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_every_bit_pattern_of_a_dtype_is_read(dtype, tmp_path):
+    words = torch.arange(2**16, dtype=torch.int32).to(torch.int16)
+    numbers = words.view(torch.bfloat16).to(dtype)
+    save_file({"x": numbers, "empty": torch.empty(0, 3)}, tmp_path / "x.safetensors")
+    got = read_safetensors(tmp_path / "x.safetensors")
+    np.testing.assert_array_equal(got["x"], numbers.float().numpy())
+    assert got["empty"].shape == (0, 3)
+
+
+@given(shift=st.integers(0, 1000), query=st.integers(0, 50), key=st.integers(0, 50))
+def test_rotated_products_depend_on_distance_only(shift, query, key):
+    rng = np.random.default_rng(0)
+    q, k = rng.normal(size=(2, 1, 1, 1, 16))
+
+    def product(i, j):
+        frequencies = rope_frequencies(16).astype(float)
+        turned = [
+            rotate(x, np.cos(p * frequencies), np.sin(p * frequencies)) for x, p in ((q, i), (k, j))
+        ]
+        return np.sum(turned[0] * turned[1])
+
+    np.testing.assert_allclose(product(query, key), product(query + shift, key + shift), atol=1e-10)
+
+
+def test_eos_ids_come_from_the_generation_config_first(saved, tmp_path):
+    model = saved[1]
+    for ids, expected in ((None, ()), (5, (5,)), ([5, 6], (5, 6))):
+        model.generation_config.eos_token_id = ids
+        model.save_pretrained(tmp_path)
+        assert read_checkpoint(tmp_path).eos_ids == expected
+        assert Llama.from_pretrained(tmp_path).eos_ids == expected
+    (tmp_path / "generation_config.json").unlink()
+    edit_json(tmp_path / "config.json", eos_token_id=7)
+    assert read_checkpoint(tmp_path).eos_ids == (7,)
+
+
+# Wrong models, which the comparisons above must catch.
+
+
+def test_a_shifted_position_would_show(saved):
+    """Against the cache: all new keys one position late. A uniform shift cannot show: RoPE."""
+    model, expected = Llama.from_pretrained(saved[0]), reference_logits(saved[1])
+    cache = model.new_cache(2, 41)
+    model(TOKENS[:, :20], cache)
+
+    class Late:
+        """The same cache, but it claims to hold one token more."""
+
+        length = 21
+        append, keys, values = cache.append, cache.keys, cache.values
+
+    got = logits(model, TOKENS[:, 20:], Late())
+    assert np.abs(got - expected[:, 20:]).max() > 0.1
+
+
+def test_a_mask_off_by_one_would_show(saved, monkeypatch):
+    model, expected = Llama.from_pretrained(saved[0]), reference_logits(saved[1])
+
+    def leaky(q, k, v, window=None):
+        """Query i also sees key i + 1."""
+        k, v = (np.concatenate([x, x[:, :, -1:]], axis=2) for x in (k, v))
+        return llama_attention(q, k, v)
+
+    llama_attention = llama.attention
+    monkeypatch.setattr(llama, "attention", leaky)
+    assert np.abs(logits(model, TOKENS) - expected).max() > 0.1
+
+
+def test_interleaved_heads_would_show(saved):
+    """Query heads given to KV heads in turn (n % K) instead of in groups (n // G)."""
+    checkpoint, expected = read_checkpoint(saved[0]), reference_logits(saved[1])
+    weights = dict(checkpoint.weights)
+    for name in weights:
+        if "q_proj" in name:
+            by_head = weights[name].reshape(4, 12, 48)
+            weights[name] = by_head[[0, 2, 1, 3]].reshape(48, 48)
+        if "o_proj" in name:
+            by_head = weights[name].reshape(48, 4, 12)
+            weights[name] = by_head[:, [0, 2, 1, 3]].reshape(48, 48)
+    got = logits(Llama(checkpoint.arch, weights), TOKENS)
+    assert np.abs(got - expected).max() > 0.1
+
+
+def test_pairing_neighbours_in_rope_would_show(saved, monkeypatch):
+    """The rotary pairs of the paper (2i, 2i + 1) are not those of the stored weights."""
+    model, expected = Llama.from_pretrained(saved[0]), reference_logits(saved[1])
+
+    def neighbours(x, cos, sin):
+        out = np.empty_like(x)
+        out[..., ::2] = x[..., ::2] * cos - x[..., 1::2] * sin
+        out[..., 1::2] = x[..., 1::2] * cos + x[..., ::2] * sin
+        return out
+
+    monkeypatch.setattr(llama, "rotate", neighbours)
+    assert np.abs(logits(model, TOKENS) - expected).max() > 0.1
+
+
+# Errors.
+
+
+def edit_json(file, **changes):
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+@pytest.mark.parametrize("backend", ["numpy"])
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ([[97]], "ids 97 … 97, expected 0 … 96"),
+        ([[3, -1]], "ids -1 … 3"),
+        ([1, 2], r"shape \(2,\)"),
+        ([[]], r"shape \(1, 0\)"),
+        ([[1.5]], "integers"),
+    ],
+)
+def test_wrong_tokens_are_named(models, backend, tokens, message):
+    with pytest.raises(ValueError, match=message):
+        models[backend](tokens)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_full_cache_is_an_error_and_stays_usable(models, backend):
+    model = models[backend]
+    cache = model.new_cache(2, 12)
+    model(TOKENS[:, :10], cache)
+    with pytest.raises(ValueError, match="12"):
+        model(TOKENS[:, 10:13], cache)
+    assert cache.length == 10
+    got = logits(model, TOKENS[:, 10:12], cache)
+    np.testing.assert_allclose(got, logits(model, TOKENS[:, :12])[:, 10:], atol=ATOL)
+    with pytest.raises(ValueError):
+        model(TOKENS[:1, :1], model.new_cache(2, 12))
+
+
+def test_new_cache_needs_a_capacity_where_none_is_known(saved, models):
+    assert models["numpy"].new_cache().keys(0).shape[:2] == (1, 2)
+    checkpoint = read_checkpoint(saved[0])
+    model = Llama(checkpoint.arch.replace(max_context=None), checkpoint.weights)
+    with pytest.raises(ValueError, match="capacity must be given"):
+        model.new_cache()
+
+
+def test_wrong_weights_are_named(saved):
+    arch, weights = (lambda c: (c.arch, c.weights))(read_checkpoint(saved[0]))
+    norm, head = "model.layers.1.input_layernorm.weight", "lm_head.weight"
+    with pytest.raises(ValueError, match=f"lack 1 tensors, first {norm}"):
+        Llama(arch, {n: w for n, w in weights.items() if n != norm})
+    with pytest.raises(ValueError, match=r"input_layernorm.weight has shape \(3,\), expected \(48"):
+        Llama(arch, weights | {norm: np.ones(3)})
+    with pytest.raises(ValueError, match=r"1 unexpected tensors, first .*q_proj.bias"):
+        Llama(arch, weights | {"model.layers.0.self_attn.q_proj.bias": np.ones(48)})
+    tied = arch.replace(tied_embeddings=True)
+    with pytest.raises(ValueError, match=r"lm_head.weight differs"):
+        Llama(tied, weights)
+    check_weights(tied, weights | {head: weights["model.embed_tokens.weight"]})
+    with pytest.raises(ValueError, match="biases, experts"):
+        Llama(arch.replace(qkv_bias=True), weights)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "message"),
+    [
+        ({"rope_type": "yarn", "factor": 2.0}, "rope_type 'yarn' is not supported"),
+        ({"type": "dynamic", "factor": 2.0}, "rope_type 'dynamic' is not supported"),
+        ({}, "rope_type None"),
+        ({"rope_type": "linear"}, "positive factor, got None"),
+        ({"rope_type": "linear", "factor": 0}, "positive factor, got 0"),
+        ({n: v for n, v in LLAMA3.items() if n != "high_freq_factor"}, "high_freq_factor"),
+        (LLAMA3 | {"low_freq_factor": 4.0}, "must be less than high_freq_factor"),
+    ],
+)
+def test_wrong_rope_scaling_is_named(scaling, message):
+    with pytest.raises(ValueError, match=message):
+        rope_frequencies(8, 1e4, scaling)
+
+
+def test_wrong_rope_sizes_are_named():
+    with pytest.raises(ValueError, match="head_dim must be even"):
+        rope_frequencies(7)
+    with pytest.raises(ValueError, match="rope_theta must be positive"):
+        rope_frequencies(8, 0.0)
+
+
+@pytest.fixture
+def broken(saved, tmp_path):
+    """A copy of the checkpoint to damage."""
+    for file in saved[0].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def cut_file(directory):
+    file = directory / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1000])
+
+
+def write(name, content):
+    return lambda directory: (directory / name).write_bytes(content)
+
+
+def rename_type(directory):
+    edit_json(directory / "config.json", model_type="qwen2")
+
+
+def other_activation(directory):
+    edit_json(directory / "config.json", hidden_act="gelu")
+
+
+def integer_weights(directory):
+    save_file({"x": torch.zeros(2, dtype=torch.int8)}, directory / "model.safetensors")
+
+
+def wider(directory):
+    edit_json(directory / "config.json", intermediate_size=81)
+
+
+def more_layers(directory):
+    edit_json(directory / "config.json", num_hidden_layers=4)
+
+
+INDEX = "model.safetensors.index.json"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda d: (d / "config.json").unlink(), "config.json: No such file"),
+        (lambda d: (d / "model.safetensors").unlink(), "model.safetensors: No such file"),
+        (write("config.json", b"{"), "config.json is not readable as JSON"),
+        (write("config.json", b"[]"), "config.json must hold a JSON object, got list"),
+        (write("config.json", b"\xff"), "config.json is not readable as JSON"),
+        (rename_type, "model_type 'qwen2'"),
+        (other_activation, "hidden_act 'gelu'"),
+        (cut_file, "model.safetensors is corrupt: .* at bytes"),
+        (write("model.safetensors", b""), "model.safetensors is no safetensors file"),
+        (write("model.safetensors", b"\xff" * 99), "model.safetensors is no safetensors file"),
+        (write("model.safetensors", b"\2" + b"\0" * 7 + b"[]"), "is no safetensors file"),
+        (integer_weights, "x is I8, expected one of F64, F32, F16, BF16"),
+        (write(INDEX, b"{}"), "index.json has no weight_map"),
+        (write(INDEX, b'{"weight_map": {"x": "part.safetensors"}}'), "part.safetensors: No such"),
+        (wider, r"mlp.gate_proj.weight has shape \(80, 48\), expected \(81, 48\)"),
+        (more_layers, "lack 9 tensors, first model.layers.3"),
+    ],
+)
+def test_a_broken_checkpoint_is_named(broken, damage, message, backend):
+    damage(broken)
+    with pytest.raises(ValueError, match=message):
+        load_model(broken, backend)
+
+
+@given(position=st.integers(0, 1500), byte=st.integers(0, 255))
+def test_a_damaged_header_never_gives_another_error(saved, tmp_path_factory, position, byte):
+    content = bytearray((saved[0] / "model.safetensors").read_bytes())
+    content[position] = byte
+    file = tmp_path_factory.mktemp("damaged") / "model.safetensors"
+    file.write_bytes(content)
+    try:
+        read_safetensors(file)
+    except ValueError as error:
+        assert "model.safetensors" in str(error)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        *({}, [], 3, {"dtype": "F32", "shape": [2]}),
+        {"dtype": "F32", "shape": [2], "data_offsets": [0]},
+        {"dtype": "F32", "shape": [2], "data_offsets": ["0", "8"]},
+        {"dtype": "F32", "shape": [2.0], "data_offsets": [0, 8]},
+        {"dtype": "F32", "shape": [-2], "data_offsets": [8, 0]},
+        {"dtype": "F32", "shape": [2], "data_offsets": [-8, 0]},
+        {"dtype": "F32", "shape": [2], "data_offsets": [0, 9]},
+        {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]},
+        {"dtype": ["F32"], "shape": [2], "data_offsets": [0, 8]},
+    ],
+)
+def test_a_senseless_header_is_named(entry, tmp_path):
+    header = json.dumps({"x": entry}).encode()
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    with pytest.raises(ValueError, match="safetensors"):
+        read_safetensors(file)
+
+
+def test_load_model_names_what_it_knows():
+    with pytest.raises(ValueError, match="'target', 'draft' or a directory, got 'tagret'"):
+        load_model("tagret")
+    with pytest.raises(ValueError, match="backend must be 'numpy' or 'torch', got 'jax'"):
+        load_model(data_path("."), backend="jax")
+
+
+def test_weight_shapes_count_every_parameter():
+    arch = Architecture("tiny", 2, 8, 4, 2, 6, 16, 100)
+    assert sum(np.prod(s) for s in weight_shapes(arch).values()) == arch.n_params
