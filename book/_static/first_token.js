@@ -1,0 +1,19 @@
+// The widgets' script calls MathJax 2's queue; the site serves MathJax 3. Whatever is assigned to
+// window.MathJax, its settings first and the library later, gets a queue that typesets.
+(() => {
+  let mathjax;
+  const Queue = (...jobs) => {
+    for (const job of jobs) {
+      const element = Array.isArray(job) ? job[2] : undefined;
+      if (element) mathjax?.typesetPromise?.([element]);
+    }
+  };
+  Object.defineProperty(window, "MathJax", {
+    configurable: true,
+    get: () => mathjax,
+    set: (value) => {
+      mathjax = value;
+      if (value && !value.Hub) value.Hub = { Queue };
+    },
+  });
+})();

@@ -1,0 +1,115 @@
+"""Build the site into _build/html: `python book/build.py`.
+
+Fetches the scripts that the site serves itself, then runs Jupyter Book with warnings as errors.
+Notebooks run only when they, lib/, data/ or the pinned versions have changed.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+BOOK = ROOT / "book"
+BUILD = ROOT / "_build"
+NODE = BUILD / "node"
+STATIC = BUILD / "static"
+CONFIG = BUILD / "_config.yml"
+CACHE = BUILD / ".jupyter_cache"
+# What a notebook's outputs depend on, beside the notebook itself.
+INPUTS = ("lib", "data", "constraints.txt")
+
+
+def main() -> int:
+    BUILD.mkdir(exist_ok=True)
+    fetch_scripts()
+    drop_stale_outputs()
+    write_config()
+    command = [sys.executable, "-m", "jupyter_book", "build", ".", "-W", "-n", "--keep-going"]
+    command += ["--toc", "book/_toc.yml", "--config", str(CONFIG.relative_to(ROOT))]
+    # Kernels must find this interpreter's packages, and explore() must draw for the site.
+    environment = {**os.environ, "FIRSTTOKEN_SITE": "1", "PYTHONHASHSEED": "0"}
+    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+
+
+def fetch_scripts() -> None:
+    """Install the pinned npm packages and copy what the pages load into _build/static."""
+    locked = hashlib.sha256((BOOK / "package-lock.json").read_bytes()).hexdigest()
+    stamp = STATIC / "installed"
+    if stamp.exists() and stamp.read_text() == locked:
+        return
+    npm = shutil.which("npm")
+    if npm is None:
+        sys.exit("book/build.py: the site needs npm; install Node.js, it brings npm along.")
+    NODE.mkdir(parents=True, exist_ok=True)
+    for name in ("package.json", "package-lock.json", ".npmrc"):
+        shutil.copy(BOOK / name, NODE)
+    print("Fetching the site's scripts with npm.", flush=True)
+    install = subprocess.run([npm, "ci"], cwd=NODE, capture_output=True, text=True, check=False)
+    if install.returncode:
+        log = BUILD / "npm.log"
+        log.write_text(install.stdout + install.stderr)
+        sys.exit(f"book/build.py: npm could not install the site's scripts; see {log}")
+    shutil.rmtree(STATIC, ignore_errors=True)
+    modules = NODE / "node_modules"
+    # The script looks for its font files beside itself.
+    widgets = modules / "@jupyter-widgets" / "html-manager" / "dist"
+    for file in (widgets / "embed.js", *widgets.glob("*.woff2")):
+        copy(file, STATIC / "widgets" / file.name)
+    mathjax = modules / "mathjax" / "es5"
+    for file in (mathjax / "tex-chtml.js", *files(mathjax / "output" / "chtml" / "fonts")):
+        copy(file, STATIC / "mathjax" / file.relative_to(mathjax))
+    for file in files(mathjax / "input" / "tex" / "extensions"):
+        copy(file, STATIC / "mathjax" / file.relative_to(mathjax))
+    stamp.write_text(locked)
+
+
+def copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source, target)
+
+
+def files(*places: Path) -> Iterator[Path]:
+    """Yield the files under the places in a fixed order, caches left out."""
+    for place in places:
+        found = [place] if place.is_file() else sorted(place.rglob("*"))
+        yield from (f for f in found if f.is_file() and "__pycache__" not in f.parts)
+
+
+def drop_stale_outputs() -> None:
+    """Forget all outputs when what they were computed from has changed.
+
+    The cache itself only looks at a notebook's cells.
+    """
+    digest = hashlib.sha256()
+    for file in files(*(ROOT / name for name in INPUTS)):
+        digest.update(str(file.relative_to(ROOT)).encode())
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    stamp = BUILD / "inputs.sha256"
+    if not stamp.exists() or stamp.read_text() != digest.hexdigest():
+        shutil.rmtree(CACHE, ignore_errors=True)
+        # Sphinx keeps the pages that were read; it must read them again.
+        shutil.rmtree(BUILD / ".doctrees", ignore_errors=True)
+    stamp.write_text(digest.hexdigest())
+
+
+def write_config() -> None:
+    """Write the configuration with the buttons that the public address allows."""
+    config = yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))
+    known = bool(config["repository"]["url"])
+    config["html"] |= {"use_repository_button": known, "use_issues_button": known}
+    if not known:
+        del config["launch_buttons"]
+    text = json.dumps(config, indent=1)  # JSON is YAML
+    if not CONFIG.exists() or CONFIG.read_text("utf-8") != text:
+        CONFIG.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
