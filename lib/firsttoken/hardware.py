@@ -1,0 +1,150 @@
+"""Accelerators: dense peak rates, memory and links, each figure with its source."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One device as the roofline sees it: how fast it computes, how fast its memory answers.
+
+    `peak_flops` maps a dtype to the dense peak with the accumulation that inference uses (fp32 for
+    floats); vendors often print twice that, for matrices with half of their entries zero.
+    `memory_bytes` is the vendor's decimal figure. `link_bandwidth` is one direction.
+    `confidence` says what the figures rest on, but for those that `source` names apart: "vendor"
+    (the vendor's text was read), "secondary" (texts that quote it), "partly from memory".
+
+    Units:  FLOP/s (OP/s for integers), bytes/s, bytes.
+    Raises: ValueError for rates and sizes that are not positive.
+
+    >>> round(ACCELERATORS["H100-SXM"].ridge_point(), 2)
+    295.22
+    """
+
+    name: str
+    peak_flops: Mapping[str, float] = field(hash=False)
+    bandwidth: float
+    memory_bytes: float
+    link_bandwidth: float | None = None
+    source: str = ""
+    confidence: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "peak_flops", dict(self.peak_flops))
+        positive = {f"peak_flops[{dtype!r}]": peak for dtype, peak in self.peak_flops.items()}
+        positive |= {"bandwidth": self.bandwidth, "memory_bytes": self.memory_bytes}
+        if self.link_bandwidth is not None:
+            positive["link_bandwidth"] = self.link_bandwidth
+        for name, value in positive.items():
+            if not value > 0:
+                raise ValueError(f"{name} must be positive, got {value!r}")
+
+    def peak(self, dtype: str = "bf16") -> float:
+        """Return the peak rate for a dtype.
+
+        Units:  FLOP/s
+        Raises: ValueError where this device lists no rate for the dtype.
+        """
+        if dtype not in self.peak_flops:
+            raise ValueError(
+                f"dtype {dtype!r} has no peak rate on {self.name}; "
+                f"expected one of {', '.join(self.peak_flops)}"
+            )
+        return self.peak_flops[dtype]
+
+    def ridge_point(self, dtype: str = "bf16") -> float:
+        """Return the intensity at which computing takes as long as reading memory.
+
+        Work with fewer FLOPs per byte waits for memory; work with more waits for the arithmetic.
+
+        Units:  FLOP/byte
+        Raises: ValueError where this device lists no rate for the dtype.
+        """
+        return self.peak(dtype) / self.bandwidth
+
+
+# Where the figures come from. What NVIDIA prints "with sparsity" is halved here.
+_ML_ENGINEERING = "stas00/ml-engineering compute/accelerator and network @744d01e"
+_LIGHTNING = "Lightning-AI/pytorch-lightning utilities/throughput.py @1526f84"
+_KLOCKWOOD = "glennklockwood.com/processors (quotes datasheet and whitepaper)"
+_TPU_DOCS = "Google Cloud TPU documentation"
+_SCALING_BOOK = "jax-ml/scaling-book tpus.md @0819a7d"
+_METAL = "philipturner/metal-benchmarks (fp16 runs at the rate of fp32)"
+_APPLE = f"{_METAL}; bandwidth as Apple announced it"
+
+_VENDOR, _SECONDARY, _MEMORY = "vendor", "secondary", "partly from memory"
+
+
+def _accelerator(
+    name: str,
+    tera: Mapping[str, float],
+    memory_gb: float,
+    gb_per_s: float,
+    link_gb_per_s: float | None,
+    confidence: str,
+    source: str,
+) -> Accelerator:
+    """Build a preset from the units that data sheets use; "half" stands for bf16 and fp16."""
+    peaks = {dtype: rate * 1e12 for dtype, rate in tera.items() if dtype != "half"}
+    peaks |= dict.fromkeys(("bf16", "fp16"), tera["half"] * 1000000000000.0)
+    link = None if link_gb_per_s is None else link_gb_per_s * 1e9
+    return Accelerator(name, peaks, gb_per_s * 1e9, memory_gb * 1e9, link, source, confidence)
+
+
+# bf16 is 989 and not 989.4: rounded as in the datasheet, since the literature computes with that.
+_HOPPER = {"fp32": 66.9, "tf32": 494.7, "half": 989, "fp8": 1978.9, "int8": 1978.9}
+
+# fmt: off
+_PRESETS = (
+    # name, dense peaks in 10**12 per second,
+    #     memory GB, bandwidth GB/s, link GB/s one way, confidence, source
+    _accelerator("A100-80GB", {"fp32": 19.5, "tf32": 156, "half": 312, "int8": 624},
+                 80, 2039, 300, _SECONDARY, f"{_ML_ENGINEERING}; {_LIGHTNING}; {_KLOCKWOOD}"),
+    _accelerator("H100-SXM", _HOPPER,
+                 80, 3350, 450, _SECONDARY, f"{_ML_ENGINEERING}; {_LIGHTNING}; {_KLOCKWOOD}"),
+    _accelerator("H100-PCIe", {"fp32": 51.2, "tf32": 378, "half": 756, "fp8": 1513, "int8": 1513},
+                 80, 2000, 64, _SECONDARY,
+                 f"{_ML_ENGINEERING}; {_LIGHTNING}; bandwidth: NVIDIA brief PB-11133-001_v02"),
+    _accelerator("H200-SXM", _HOPPER,
+                 141, 4800, 450, _SECONDARY,
+                 f"{_ML_ENGINEERING}; link: MLCommons inference_results_v4.1, H200-SXM-141GBx8"),
+    _accelerator("B200", {"fp32": 80, "tf32": 1125, "half": 2250, "fp8": 4500, "int8": 4500},
+                 180, 8000, 900, _SECONDARY, _ML_ENGINEERING),
+    _accelerator("GB200", {"fp32": 80, "tf32": 1250, "half": 2500, "fp8": 5000, "int8": 5000},
+                 186, 8000, 900, _SECONDARY,
+                 f"one GPU; {_ML_ENGINEERING}; memory: MLCommons v6.1 results, GB200-NVL72"),
+    _accelerator("L4", {"fp32": 30.3, "tf32": 60, "half": 121, "fp8": 242, "int8": 242},
+                 24, 300, 32, _SECONDARY, f"{_LIGHTNING}; L4 datasheet as quoted"),
+    _accelerator("L40S", {"fp32": 91.6, "tf32": 183, "half": 362, "fp8": 733, "int8": 733},
+                 48, 864, 32, _SECONDARY, f"{_ML_ENGINEERING}; L40S datasheet as reproduced"),
+    _accelerator("RTX-3090", {"fp32": 35.6, "tf32": 35.6, "half": 71, "int8": 284},
+                 24, 936.2, 56.25, _MEMORY,
+                 "GA102 whitepaper, appendix A, table 9, as quoted; the link from memory"),
+    _accelerator("RTX-4090",
+                 {"fp32": 82.6, "tf32": 82.6, "half": 165.2, "fp8": 330.3, "int8": 660.6},
+                 24, 1008, 32, _SECONDARY, "Ada whitepaper v2.1, appendix A, table 2, as quoted"),
+    _accelerator("MI300X",
+                 {"fp32": 163.4, "tf32": 653.7, "half": 1307.4, "fp8": 2614.9, "int8": 2614.9},
+                 192, 5300, 448, _VENDOR,
+                 f"ROCm documentation, gpu-arch/mi300; link: {_ML_ENGINEERING}"),
+    _accelerator("TPU-v5e", {"half": 197, "int8": 393},
+                 16, 819, 200, _VENDOR, _TPU_DOCS),
+    _accelerator("TPU-v5p", {"half": 459, "fp8": 459, "int8": 918},
+                 95, 2765, 600, _VENDOR, f"{_TPU_DOCS}; int8: {_ML_ENGINEERING}; {_SCALING_BOOK}"),
+    _accelerator("TPU-v6e", {"half": 918, "fp8": 918, "int8": 1836},
+                 32, 1638, 400, _VENDOR, f"{_TPU_DOCS}; fp8: {_ML_ENGINEERING}"),
+    # Memory is shared with the CPU; the largest configuration is listed.
+    _accelerator("M1", {"fp32": 2.6, "half": 2.6},
+                 16, 68.25, None, _MEMORY, f"8-core GPU; {_APPLE}"),
+    _accelerator("M1-Max", {"fp32": 10.4, "half": 10.4},
+                 64, 400, None, _MEMORY, f"32-core GPU, rate estimated by the press; {_APPLE}"),
+    _accelerator("M2-Ultra", {"fp32": 27.2, "half": 27.2},
+                 192, 800, None, _MEMORY, f"76-core GPU, rate from memory; {_APPLE}"),
+    _accelerator("M3-Max", {"fp32": 14.2, "half": 14.2},
+                 128, 400, None, _MEMORY, f"40-core GPU, rate not published by Apple; {_APPLE}"),
+)
+# fmt: on
+
+ACCELERATORS: Mapping[str, Accelerator] = MappingProxyType({a.name: a for a in _PRESETS})
+"""Devices by name, each with its source and how well the figures are known."""
