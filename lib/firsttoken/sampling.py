@@ -1,0 +1,336 @@
+"""From logits to the next token: temperature, filters, penalties, and the draw itself."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+
+import numpy as np
+
+Array = np.ndarray
+
+
+def softmax(logits: Array) -> Array:
+    """Return the probabilities that logits stand for; -inf becomes exactly 0.
+
+    Shapes: logits and result: (…, V)
+    Raises: ValueError for NaN or +inf, and for a row without a finite logit.
+
+    >>> softmax(np.log([1.0, 3.0])).tolist()
+    [0.25, 0.75]
+    """
+    logits, top = _checked(logits)
+    weights = np.exp(logits - top)  # the largest becomes exp(0): no overflow
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def apply_temperature(logits: Array, temperature: float | Array) -> Array:
+    """Divide the logits by the temperature: below 1 sharper, above 1 flatter, the order stays.
+
+    0 is the limit, greedy choice: everything but the first of the largest logits is dropped.
+
+    Shapes: logits and result: (…, V); temperature: a number, or (…) for one per row
+    Raises: ValueError as `softmax`, and for a temperature that is negative or not finite.
+
+    >>> apply_temperature(np.array([1.0, 3.0, 3.0]), 0.5).tolist()
+    [2.0, 6.0, 6.0]
+    >>> apply_temperature(np.array([1.0, 3.0, 3.0]), 0).tolist()
+    [-inf, 3.0, -inf]
+    """
+    logits, top = _checked(logits)
+    temperature = _per_row("temperature", temperature, logits, 0, np.inf)
+    first = logits.argmax(axis=-1)[..., None] == np.arange(logits.shape[-1])
+    greedy = np.where(first, logits, -np.inf).astype(logits.dtype)
+    if np.all(temperature == 0):
+        return greedy
+    divisor = np.where(temperature > 0, temperature, 1)
+    with np.errstate(over="ignore"):
+        scaled = (logits / divisor).astype(logits.dtype)
+        # A tiny temperature can push even the largest logit to infinity. Softmax sees
+        # differences only, so count from the top there.
+        shifted = ((logits - top) / divisor).astype(logits.dtype)
+    scaled = np.where(np.isfinite(scaled.max(axis=-1, keepdims=True)), scaled, shifted)
+    return np.where(temperature > 0, scaled, greedy)
+
+
+def keep_top_k(logits: Array, k: int | Array) -> Array:
+    """Drop all but the k largest logits: exactly k, of equal ones those with the lower id.
+
+    k = 0 and k ≥ V keep everything.
+
+    Shapes: logits and result: (…, V), -inf where dropped; k: a number, or (…) for one per row
+    Raises: ValueError as `softmax`, and for a k that is negative or no integer.
+    Source: Fan et al. 2018, arXiv:1805.04833, sec. 5.4
+
+    >>> keep_top_k(np.array([1.0, 2.0, 2.0, 2.0]), 2).tolist()
+    [-inf, 2.0, 2.0, -inf]
+    """
+    logits, _ = _checked(logits)
+    k = _per_row("top_k", k, logits, 0, np.inf, whole=True)
+    if np.all(k == 0):
+        return logits
+    rank = _falling(logits).argsort(axis=-1)  # the inverse permutation: 0 for the largest
+    return np.where((rank < k) | (k == 0), logits, -np.inf).astype(logits.dtype)
+
+
+def keep_top_p(logits: Array, p: float | Array) -> Array:
+    """Keep the smallest set of the likeliest tokens whose probability together reaches p.
+
+    Tokens are taken by falling probability, equal ones by rising id, and the one that crosses
+    p belongs to the set; so it is never empty. A sum that misses p by rounding only (1e-12;
+    for float32 logits 1e-6) counts as having reached it.
+
+    Shapes: logits and result: (…, V), -inf where dropped; p: a number, or (…) for one per row
+    Raises: ValueError as `softmax`, and for a p outside 0 … 1.
+    Source: Holtzman et al. 2019, arXiv:1904.09751, sec. 3.1
+
+    >>> keep_top_p(np.log([0.2, 0.5, 0.3]), 0.6).round(2).tolist()
+    [-inf, -0.69, -1.2]
+    """
+    logits, _ = _checked(logits)
+    p = _per_row("top_p", p, logits, 0, 1)
+    if np.all(p == 1):
+        return logits
+    order = _falling(logits)
+    probability = np.take_along_axis(softmax(logits.astype(np.float64)), order, axis=-1)
+    mass_before = probability.cumsum(axis=-1) - probability
+    kept_in_order = mass_before < p - _slack(logits)
+    kept_in_order[..., 0] = True
+    kept = np.empty_like(kept_in_order)
+    np.put_along_axis(kept, order, kept_in_order, axis=-1)
+    return np.where(kept | (p == 1), logits, -np.inf).astype(logits.dtype)
+
+
+def keep_min_p(logits: Array, min_p: float | Array) -> Array:
+    """Keep the tokens at least min_p times as likely as the likeliest; 0 keeps everything.
+
+    In logits that is a distance from the top, so no softmax is needed. A token that misses the
+    bound by rounding only (1e-12; for float32 logits 1e-6) is kept.
+
+    Shapes: logits and result: (…, V), -inf where dropped; min_p: a number, or (…), one per row
+    Raises: ValueError as `softmax`, and for a min_p outside 0 … 1.
+    Source: Nguyen et al. 2024, arXiv:2407.01082, sec. 3
+
+    >>> keep_min_p(np.log([0.1, 0.3, 0.6]), 0.5).round(2).tolist()
+    [-inf, -1.2, -0.51]
+    """
+    logits, top = _checked(logits)
+    min_p = _per_row("min_p", min_p, logits, 0, 1)
+    with np.errstate(divide="ignore"):
+        distance = np.log(min_p)  # log(0) = -inf keeps everything
+    kept = logits >= top + distance - _slack(logits)
+    return np.where(kept, logits, -np.inf).astype(logits.dtype)
+
+
+def penalize_repetition(logits: Array, tokens: Sequence, penalty: float | Array) -> Array:
+    """Make tokens that were seen less likely: positive logits divided, negative multiplied.
+
+    Once per token, however often it was seen. Not a function of the probabilities alone:
+    adding a constant to all logits changes the outcome.
+
+    Shapes: logits and result: (…, V); tokens: ids for (V,), one list per row for (B, V)
+    Raises: ValueError as `softmax`, for an id outside the vocabulary and a penalty not above 0.
+    Source: Keskar et al. 2019, arXiv:1909.05858, sec. 4.1; the sign rule is that of
+            transformers (RepetitionPenaltyLogitsProcessor)
+
+    >>> penalize_repetition(np.array([2.0, -2.0, 2.0]), [0, 0, 1], 2.0).tolist()
+    [1.0, -4.0, 2.0]
+    """
+    logits, _ = _checked(logits)
+    return _penalize_seen(logits, _counts(logits, tokens) > 0, penalty)
+
+
+def penalize_presence_frequency(
+    logits: Array, counts: Array, presence: float | Array, frequency: float | Array
+) -> Array:
+    """Lower the logits of tokens by how often they were generated: once, and per occurrence.
+
+    Shapes: logits, counts and result: (…, V); presence, frequency: numbers, or (…)
+    Raises: ValueError as `softmax`, for negative counts, and for penalties outside -2 … 2.
+    Source: OpenAI API reference, presence_penalty and frequency_penalty
+
+    >>> penalize_presence_frequency(np.zeros(3), np.array([0, 1, 3]), 0.5, 0.1).round(2).tolist()
+    [0.0, -0.6, -0.8]
+    """
+    logits, _ = _checked(logits)
+    presence = _per_row("presence_penalty", presence, logits, -2, 2)
+    frequency = _per_row("frequency_penalty", frequency, logits, -2, 2)
+    counts = np.asarray(counts)
+    if counts.shape != logits.shape or np.any(counts < 0):
+        raise ValueError(f"counts must be {logits.shape} and not negative, got {counts.shape}")
+    return (logits - presence * (counts > 0) - frequency * counts).astype(logits.dtype)
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How one request wants its tokens chosen; the names and defaults are those of vLLM.
+
+    Generation ends after `max_tokens`, or where the text contains one of the strings `stop`.
+    `seed` makes a sampled text repeatable; None draws afresh.
+
+    Raises: ValueError that names the field.
+
+    >>> SamplingParams(temperature=0.0, stop="end").stop
+    ('end',)
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    max_tokens: int = 16
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("temperature", 0, np.inf),
+            ("top_p", 0, 1),
+            ("min_p", 0, 1),
+            ("repetition_penalty", 0, np.inf),
+            ("presence_penalty", -2, 2),
+            ("frequency_penalty", -2, 2),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, Real) or not low <= value <= high or value == np.inf:
+                raise ValueError(f"{name} must be a number within {low} … {high}, got {value!r}")
+        if self.repetition_penalty == 0:
+            raise ValueError("repetition_penalty must be above 0, got 0")
+        for name, low in (("top_k", 0), ("max_tokens", 1), ("seed", 0)):
+            value = getattr(self, name)
+            whole = isinstance(value, Integral) and not isinstance(value, bool)
+            if not (whole and value >= low) and not (name == "seed" and value is None):
+                raise ValueError(f"{name} must be an integer of at least {low}, got {value!r}")
+        # A bare string is one stop string, not a sequence of letters.
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        if not all(isinstance(text, str) and text for text in stop):
+            raise ValueError(f"stop must be non-empty strings, got {self.stop!r}")
+        object.__setattr__(self, "stop", stop)
+
+
+def next_token_distribution(
+    logits: Array,
+    params: SamplingParams,
+    prompt_ids: Sequence = (),
+    output_ids: Sequence = (),
+) -> Array:
+    """Return the probabilities of the next token: penalties, temperature, min-p, top-k, top-p.
+
+    Each step sees what the one before left, renormalised. The repetition penalty looks at
+    prompt and output, presence and frequency at the output only.
+
+    Shapes: logits and result: (V,) with one list of ids each, or (B, V) with one list per row
+    Raises: ValueError as the steps do.
+    Source: the order of vLLM v1 (vllm/v1/sample/sampler.py)
+
+    >>> params = SamplingParams(top_k=2)
+    >>> next_token_distribution(np.log([0.1, 0.3, 0.6]), params).round(3).tolist()
+    [0.0, 0.333, 0.667]
+    """
+    logits, _ = _checked(logits)
+    if params.repetition_penalty != 1:
+        seen = (_counts(logits, prompt_ids) > 0) | (_counts(logits, output_ids) > 0)
+        logits = _penalize_seen(logits, seen, params.repetition_penalty)
+    if params.presence_penalty or params.frequency_penalty:
+        logits = penalize_presence_frequency(
+            logits,
+            _counts(logits, output_ids),
+            params.presence_penalty,
+            params.frequency_penalty,
+        )
+    if params.temperature != 1:
+        logits = apply_temperature(logits, params.temperature)
+    if params.min_p > 0:
+        logits = keep_min_p(logits, params.min_p)
+    if params.top_k > 0:
+        logits = keep_top_k(logits, params.top_k)
+    if params.top_p < 1:
+        logits = keep_top_p(logits, params.top_p)
+    return softmax(logits)
+
+
+def draw(probabilities: Array, rng: np.random.Generator) -> Array:
+    """Draw one id per row: where a uniform number falls among the summed probabilities.
+
+    A token of probability 0 is never drawn.
+
+    Shapes: probabilities (…, V); result (…), integers
+    Raises: ValueError for negative or NaN probabilities, and sums that are not 1 within 1e-3.
+
+    >>> int(draw(np.array([0.0, 1.0, 0.0]), np.random.default_rng(0)))
+    1
+    """
+    probabilities = np.asarray(probabilities, dtype=np.float64)
+    if probabilities.ndim == 0 or not np.all(probabilities >= 0):
+        raise ValueError(f"probabilities must be (…, V) and not negative, got {probabilities}")
+    cumulative = probabilities.cumsum(axis=-1)
+    total = cumulative[..., -1:]
+    if not np.all(np.abs(total - 1) <= 1e-3):
+        raise ValueError(f"probabilities must sum to 1, got {total.ravel()}")
+    threshold = rng.random(total.shape) * total
+    return (cumulative <= threshold).sum(axis=-1)
+
+
+def _checked(logits: Array) -> tuple[Array, Array]:
+    """Return logits as floats, and the largest of each row (…, 1), which must be finite."""
+    logits = np.asarray(logits)
+    if logits.dtype.kind != "f":
+        logits = logits.astype(np.float64)
+    if logits.ndim == 0 or logits.shape[-1] == 0:
+        raise ValueError(f"logits must be (…, V) with V at least 1, got shape {logits.shape}")
+    top = logits.max(axis=-1, keepdims=True)  # NaN if any logit is NaN
+    if not np.all(np.isfinite(top)):
+        found = top[~np.isfinite(top)][0]
+        raise ValueError(f"logits must hold no NaN and a finite largest value, got {found}")
+    return logits, top
+
+
+def _per_row(
+    name: str, value: float | Array, logits: Array, low: float, high: float, whole: bool = False
+) -> Array:
+    """Return a parameter as () or (…, 1), so that it broadcasts against logits (…, V)."""
+    value = np.asarray(value)
+    if value.dtype.kind not in ("iu" if whole else "iuf"):
+        raise ValueError(f"{name} must be {'whole' if whole else 'real'} numbers, got {value}")
+    if value.shape not in ((), logits.shape[:-1]):
+        raise ValueError(
+            f"{name} must be one number or {logits.shape[:-1]}, one per row; got {value.shape}"
+        )
+    if not np.all((value >= low) & (value <= high) & (value < np.inf)):
+        raise ValueError(f"{name} must lie within {low} … {high}, got {value}")
+    return value[..., None] if value.ndim else value
+
+
+def _counts(logits: Array, ids: Sequence) -> Array:
+    """Count how often each token of the vocabulary occurs in ids: (…, V)."""
+    n_vocab = logits.shape[-1]
+    if len(ids) == 0:
+        return np.zeros(logits.shape, dtype=np.int64)
+    if logits.ndim == 1:
+        ids = np.asarray(ids)
+        if ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= n_vocab:
+            raise ValueError(f"token ids must be integers in 0 … {n_vocab - 1}, got {ids}")
+        return np.bincount(ids, minlength=n_vocab)
+    if logits.ndim != 2 or len(ids) != len(logits):
+        raise ValueError(f"logits {logits.shape} need one list of ids per row, got {len(ids)}")
+    return np.stack([_counts(row, row_ids) for row, row_ids in zip(logits, ids, strict=True)])
+
+
+def _penalize_seen(logits: Array, seen: Array, penalty: float | Array) -> Array:
+    penalty = _per_row("repetition_penalty", penalty, logits, 0, np.inf)
+    if np.any(penalty == 0):
+        raise ValueError("repetition_penalty must be above 0, got 0")
+    penalized = np.where(logits > 0, logits / penalty, logits * penalty)
+    return np.where(seen, penalized, logits).astype(logits.dtype)
+
+
+def _falling(logits: Array) -> Array:
+    """Return the ids by falling logit, equal ones by rising id."""
+    return np.argsort(-logits, axis=-1, kind="stable")
+
+
+def _slack(logits: Array) -> float:
+    """What rounding may take from a sum of probabilities: a bound reached but for that counts."""
+    return max(1e-12, 8 * float(np.finfo(logits.dtype).eps))

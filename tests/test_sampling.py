@@ -1,0 +1,416 @@
+"""The rules of each filter, against their definitions and transformers; section S of the claims."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from transformers.generation import logits_process as hf
+
+from firsttoken.sampling import (
+    SamplingParams,
+    apply_temperature,
+    draw,
+    keep_min_p,
+    keep_top_k,
+    keep_top_p,
+    next_token_distribution,
+    penalize_presence_frequency,
+    penalize_repetition,
+    softmax,
+)
+
+# Few distinct values on purpose: ties and dropped tokens are where the rules matter.
+value = st.one_of(st.sampled_from([-np.inf, -2.0, 0.0, 0.0, 1.0, 3.0]), st.floats(-50, 50))
+logits_1d = arrays(np.float64, st.integers(1, 9), elements=value).filter(
+    lambda z: np.isfinite(z).any()
+)
+SIZE = 8
+row = arrays(np.float64, SIZE, elements=value).filter(lambda z: np.isfinite(z).any())
+rows = st.lists(row, min_size=1, max_size=4).map(np.stack)
+RNG = np.random.default_rng(0)
+
+
+def kept(logits):
+    return set(np.flatnonzero(np.isfinite(logits)).tolist())
+
+
+def entropy(p):
+    p = p[p > 0]
+    return -(p * np.log(p)).sum()
+
+
+# softmax and temperature (S1, S2, S3, S4, S5, S20)
+
+
+@given(logits_1d, st.floats(-100, 100))
+def test_softmax_is_a_distribution_that_ignores_a_constant(z, shift):
+    p = softmax(z)
+    assert p.sum() == pytest.approx(1, abs=1e-12) and (p[np.isneginf(z)] == 0).all()
+    np.testing.assert_allclose(softmax(z + shift), p, atol=1e-12)
+
+
+@given(logits_1d, st.floats(0.2, 1), st.floats(1, 5))
+def test_temperature_flattens_and_keeps_the_order(z, cold, hot):
+    p = [softmax(apply_temperature(z, tau)) for tau in (cold, 1, hot)]
+    assert entropy(p[0]) <= entropy(p[1]) + 1e-9 and entropy(p[1]) <= entropy(p[2]) + 1e-9
+    np.testing.assert_array_equal(np.argsort(z / hot, kind="stable"), np.argsort(z, kind="stable"))
+    np.testing.assert_array_equal(apply_temperature(z, hot), z / hot)
+
+
+def test_temperature_zero_is_the_first_of_the_largest():
+    got = apply_temperature(np.array([[1.0, 3.0, 3.0], [2.0, -np.inf, 2.0]]), 0)
+    assert [kept(z) for z in got] == [{1}, {0}]
+
+
+def test_a_tiny_temperature_is_not_zero():
+    """A gap as small as the temperature still counts: 73 to 27, not 1 to 0."""
+    p = softmax(apply_temperature(np.array([1, 1 - 1e-6]), 1e-6))
+    assert p[0] == pytest.approx(0.731, abs=1e-3)
+
+
+@pytest.mark.parametrize("tau", [1e-300, 5e-324, 1e-40])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_temperature_gives_nan(tau, dtype):
+    z = np.array([[-3.0, -1.0, -np.inf], [5.0, 1.0, 5.0]], dtype=dtype)
+    p = softmax(apply_temperature(z, tau))
+    np.testing.assert_allclose(p, [[0, 1, 0], [0.5, 0, 0.5]])
+
+
+def test_infinite_temperature_is_uniform_over_what_is_not_dropped():
+    p = softmax(apply_temperature(np.array([3.0, 1.0, -np.inf]), 1e12))
+    np.testing.assert_allclose(p, [0.5, 0.5, 0], atol=1e-9)
+
+
+# top-k (S6, S7, S21)
+
+
+@given(logits_1d, st.integers(0, 12))
+def test_top_k_keeps_exactly_k_with_ties_by_lower_id(z, k):
+    expected = sorted(range(len(z)), key=lambda i: (-z[i], i))[: k or len(z)]
+    got = keep_top_k(z, k)
+    assert kept(got) == {i for i in expected if np.isfinite(z[i])}
+    assert all(got[i] == z[i] for i in kept(got))
+
+
+def test_a_threshold_would_keep_all_ties():
+    """The usual implementation keeps everything not below the k-th largest: three here."""
+    z = np.array([3.0, 3.0, 3.0, 1.0])
+    assert (z >= np.sort(z)[-2]).sum() == 3
+    assert kept(keep_top_k(z, 2)) == {0, 1}
+
+
+def test_only_k_of_one_is_deterministic():
+    z = np.array([1.0, 1.1, 0.9])
+    seeds = [np.random.default_rng(seed) for seed in range(50)]  # all alike: 2^-49 at p = 1/2
+    assert len({int(draw(softmax(keep_top_k(z, 2)), rng)) for rng in seeds}) == 2
+    assert {int(draw(softmax(keep_top_k(z, 1)), rng)) for rng in seeds} == {1}
+
+
+# top-p (S8, S9, S10, S17, S22)
+
+
+@given(logits_1d, st.floats(0, 1))
+def test_top_p_is_the_smallest_set_that_reaches_p(z, p):
+    probability = softmax(z)
+    got = kept(keep_top_p(z, p))
+    mass = sum(probability[i] for i in got)
+    assert got and mass >= p - 2e-12
+    if len(got) > 1:  # no smaller set would do: without its least likely token it falls short
+        assert mass - min(probability[i] for i in got) < p
+    outside = set(range(len(z))) - got
+    assert all((-z[i], i) < (-z[j], j) for i in got for j in outside)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("probabilities", "p", "expected"),
+    [
+        ([0.5, 0.3, 0.2], 0.8, {0, 1}),  # reached exactly
+        ([0.5, 0.3, 0.2], 0.81, {0, 1, 2}),
+        ([0.5, 0.3, 0.2], 0.5, {0}),
+        ([0.95, 0.03, 0.02], 0.9, {0}),  # the token that crosses p belongs to the set
+        ([0.25, 0.25, 0.25, 0.25], 0.5, {0, 1}),  # ties by lower id
+        ([0.2, 0.5, 0.3], 0.0, {1}),  # never empty
+        ([0.2, 0.5, 0.3], 1.0, {0, 1, 2}),
+        ([0.1] * 10, 0.8, set(range(8))),
+    ],
+)
+def test_top_p_at_the_bounds(probabilities, p, expected, dtype):
+    assert kept(keep_top_p(np.log(np.array(probabilities, dtype=dtype)), p)) == expected
+
+
+def test_dropping_the_crossing_token_would_show():
+    s = np.array([0.95, 0.03, 0.02])
+    assert len(s[: int(np.argmax(np.cumsum(s) > 0.9))]) == 0  # the circulating code
+    assert len(kept(keep_top_p(np.log(s), 0.9))) == 1
+
+
+def test_top_p_adapts_to_what_the_model_knows():
+    sure, unsure = np.array([9.0, 0, 0, 0]), np.zeros(4)
+    assert len(kept(keep_top_p(sure, 0.9))) < len(kept(keep_top_p(unsure, 0.9)))
+
+
+# min-p (S12)
+
+
+@given(logits_1d, st.floats(0, 1))
+def test_min_p_compares_with_the_likeliest(z, min_p):
+    probability = softmax(z)
+    bound = min_p * probability.max()
+    got = kept(keep_min_p(z, min_p))
+    for i in range(len(z)):
+        if np.isfinite(z[i]) and abs(probability[i] - bound) > 1e-9:
+            assert (i in got) == (probability[i] > bound)
+    assert int(z.argmax()) in got
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_min_p_at_the_bounds(dtype):
+    z = np.log(np.array([0.05, 0.5, 0.45], dtype=dtype))
+    assert kept(keep_min_p(z, 0.1)) == {0, 1, 2}
+    assert kept(keep_min_p(z, 0.11)) == {1, 2}
+    assert kept(keep_min_p(z, 1.0)) == {1}
+    assert kept(keep_min_p(z, 0.0)) == {0, 1, 2}
+
+
+# Filters together (S14, S15, S16, S24, Z14)
+
+
+@given(logits_1d, st.integers(1, 9), st.floats(0.05, 1))
+def test_top_k_then_top_p_keeps_part_of_the_intersection(z, k, p):
+    both = kept(keep_top_p(keep_top_k(z, k), p))
+    assert both <= kept(keep_top_k(z, k)) & kept(keep_top_p(z, p))
+
+
+def test_top_p_sees_the_renormalised_rest():
+    z = np.log(np.array([0.4, 0.3, 0.2, 0.1]))
+    assert kept(keep_top_k(z, 2)) & kept(keep_top_p(z, 0.5)) == {0, 1}
+    p = next_token_distribution(z, SamplingParams(top_k=2, top_p=0.5))
+    np.testing.assert_allclose(p, [1, 0, 0, 0])
+
+
+def test_the_order_of_the_steps_changes_the_result():
+    """Temperature before top-p, as vLLM does it, keeps fewer than after."""
+    z = np.log(np.array([0.5, 0.3, 0.2]))
+    first = next_token_distribution(z, SamplingParams(temperature=0.3, top_p=0.75))
+    last = softmax(apply_temperature(keep_top_p(z, 0.75), 0.3))
+    assert (np.count_nonzero(first), np.count_nonzero(last)) == (1, 2)
+
+
+def test_the_result_is_renormalised_probabilities_not_their_sums():
+    """The circulating code returns the cumulative sums: [.071, .214, .714]."""
+    p = next_token_distribution(np.log([0.1, 0.2, 0.7]), SamplingParams(top_p=0.95))
+    np.testing.assert_allclose(p, [0.1, 0.2, 0.7], atol=1e-12)
+
+
+@given(rows, st.floats(0, 2), st.integers(0, 9), st.floats(0, 1), st.floats(0, 1), st.data())
+def test_the_pipeline_is_its_steps_and_rows_do_not_mix(z, tau, k, p, m, data):
+    ids = st.lists(st.lists(st.integers(0, SIZE - 1)), min_size=len(z), max_size=len(z))
+    prompt, output = data.draw(ids), data.draw(ids)
+    params = SamplingParams(tau, k, p, m, repetition_penalty=1.3, presence_penalty=0.5)
+    got = next_token_distribution(z, params, prompt, output)
+    assert got.sum(axis=-1) == pytest.approx(1) and (got[np.isneginf(z)] == 0).all()
+    for i in range(len(z)):
+        one = next_token_distribution(z[i], params, prompt[i], output[i])
+        np.testing.assert_array_equal(one, got[i])
+        step = penalize_repetition(z[i], prompt[i] + output[i], 1.3)
+        counts = np.bincount(np.array(output[i], dtype=int), minlength=SIZE)
+        step = apply_temperature(penalize_presence_frequency(step, counts, 0.5, 0.0), tau)
+        step = keep_top_p(keep_top_k(keep_min_p(step, m), k), p)
+        np.testing.assert_array_equal(softmax(step), got[i])
+
+
+@given(z=rows, data=st.data())
+def test_parameters_per_row_equal_one_row_at_a_time(z, data):
+    def per_row(strategy):
+        return np.array(data.draw(st.lists(strategy, min_size=len(z), max_size=len(z))))
+
+    for function, values in (
+        (apply_temperature, per_row(st.sampled_from([0.0, 0.5, 1.0, 2.0]))),
+        (keep_top_k, per_row(st.integers(0, 9))),
+        (keep_top_p, per_row(st.sampled_from([0.0, 0.3, 0.9, 1.0]))),
+        (keep_min_p, per_row(st.sampled_from([0.0, 0.3, 1.0]))),
+    ):
+        expected = np.stack([function(z[i], values[i]) for i in range(len(z))])
+        np.testing.assert_array_equal(function(z, values), expected)
+        nested = function(z[None], values[None])  # any leading axes
+        np.testing.assert_array_equal(nested[0], expected)
+
+
+# Penalties (S23)
+
+
+def test_repetition_counts_a_token_once_and_lowers_both_signs():
+    z = np.array([2.0, -2.0, 2.0, -np.inf])
+    got = penalize_repetition(z, [0, 0, 0, 1, 3], 1.2)
+    np.testing.assert_allclose(got, [2 / 1.2, -2.4, 2.0, -np.inf])
+    assert round(2 / 1.2**3, 2) == 1.16 and round(got[0], 2) == 1.67  # the loop compounds
+
+
+def test_repetition_is_not_a_function_of_the_probabilities():
+    z = np.array([2.0, 1.0])
+    one, other = (softmax(penalize_repetition(x, [0], 1.5)) for x in (z, z - 5))
+    assert np.abs(one - other).max() > 0.1
+
+
+def test_presence_counts_once_and_frequency_every_time():
+    z, counts = np.zeros((2, 3)), np.array([[0, 1, 3], [2, 0, 0]])
+    got = penalize_presence_frequency(z, counts, np.array([0.5, 1.0]), 0.25)
+    np.testing.assert_allclose(got, [[0, -0.75, -1.25], [-1.5, 0, 0]])
+    dropped = penalize_presence_frequency(np.array([-np.inf, 0]), np.array([2, 0]), -2, 2)
+    np.testing.assert_array_equal(dropped, [-np.inf, 0])
+
+
+def test_repetition_sees_the_prompt_presence_and_frequency_do_not():
+    z = np.array([1.0, 1.0, 1.0])
+    p = next_token_distribution(z, SamplingParams(presence_penalty=1.0), [0], [1])
+    assert p[0] == p[2] > p[1]
+    p = next_token_distribution(z, SamplingParams(repetition_penalty=2.0), [0], [1])
+    assert p[0] == p[1] < p[2]
+
+
+# Outside oracles.
+
+
+def hf_logits(processor, z, ids=None):
+    ids = torch.zeros((len(z), 1), dtype=torch.long) if ids is None else torch.tensor(ids)
+    return processor(ids, torch.from_numpy(z)).numpy()
+
+
+@pytest.mark.parametrize("scale", [0.5, 3.0])
+def test_equal_to_transformers(scale):
+    z = RNG.normal(size=(16, 300)) * scale
+    ids = RNG.integers(0, 300, size=(16, 20))
+    pairs = [
+        (hf.TemperatureLogitsWarper(0.7), apply_temperature(z, 0.7)),
+        *[(hf.TopKLogitsWarper(k), keep_top_k(z, k)) for k in (1, 5, 299)],
+        *[(hf.TopPLogitsWarper(p), keep_top_p(z, p)) for p in (0.01, 0.5, 0.95)],
+        *[(hf.MinPLogitsWarper(m), keep_min_p(z, m)) for m in (0.01, 0.2, 0.9)],
+    ]
+    for processor, got in pairs:
+        np.testing.assert_allclose(got, hf_logits(processor, z), rtol=1e-14)
+    processor = hf.RepetitionPenaltyLogitsProcessor(1.3)
+    np.testing.assert_allclose(
+        penalize_repetition(z, ids.tolist(), 1.3), hf_logits(processor, z, ids), rtol=1e-14
+    )
+
+
+# draw
+
+
+def test_draw_follows_the_distribution():
+    """Each count is within 6 sigma: false alarm at most 5 × 2e-9."""
+    p, n = np.array([0.0, 0.5, 0.2, 0.0, 0.3]), 100_000
+    counts = np.bincount(draw(np.tile(p, (n, 1)), np.random.default_rng(0)), minlength=5)
+    assert counts[0] == counts[3] == 0
+    assert (np.abs(counts - n * p) <= 6 * np.sqrt(n * p * (1 - p))).all()
+
+
+class _Uniform:
+    """A generator that returns the extreme values a uniform number can take."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def random(self, shape):
+        return np.full(shape, self.value)
+
+
+@given(logits_1d, st.sampled_from([0.0, 0.5, np.nextafter(1, 0)]))
+def test_draw_never_takes_a_dropped_token(z, uniform):
+    assert np.isfinite(z[draw(softmax(z), _Uniform(uniform))])
+
+
+def test_draw_keeps_leading_axes_and_its_generator():
+    p = np.full((2, 3, 4), 0.25)
+    one, two = (draw(p, np.random.default_rng(5)) for _ in range(2))
+    assert one.shape == (2, 3) and (one == two).all()
+    assert draw(p[0, 0], np.random.default_rng(0)).shape == ()
+
+
+# Laws of every filter, and errors.
+
+FILTERS = [
+    (apply_temperature, "temperature", 0.0, [-1, np.nan, np.inf, "hot"]),
+    (keep_top_k, "top_k", 2, [-1, 2.5]),
+    (keep_top_p, "top_p", 0.7, [-0.1, 1.1, np.nan]),
+    (keep_min_p, "min_p", 0.3, [-0.1, 1.1, np.nan]),
+    (
+        lambda z, x: penalize_repetition(z, [[0]] * len(z) if z.ndim == 2 else [0], x),
+        *("repetition_penalty", 1.5, [0, -1, np.nan]),
+    ),
+    (
+        lambda z, x: penalize_presence_frequency(z, np.zeros(z.shape), x, 0),
+        *("presence_penalty", 1.0, [2.5, np.nan]),
+    ),
+    (
+        lambda z, x: penalize_presence_frequency(z, np.zeros(z.shape), 0, x),
+        *("frequency_penalty", 1.0, [-2.5, np.nan]),
+    ),
+]
+
+
+@pytest.mark.parametrize(("function", "name", "good", "bad"), FILTERS)
+def test_filters_keep_dtype_inputs_and_dropped_tokens(function, name, good, bad):
+    for dtype in (np.float32, np.float64):
+        z = np.array([1.0, -np.inf, 2.0, 0.5], dtype=dtype)
+        before = z.copy()
+        got = function(z, good)
+        assert got.dtype == dtype and np.isneginf(got[1]) and not np.isnan(got).any()
+        np.testing.assert_array_equal(z, before)
+    assert function(np.array([[3, 1], [1, 3]]), good).dtype == np.float64
+
+
+@pytest.mark.parametrize(("function", "name", "good", "bad"), FILTERS)
+def test_filters_name_what_is_wrong(function, name, good, bad):
+    for value in bad:
+        with pytest.raises(ValueError, match=name):
+            function(np.zeros(3), value)
+        with pytest.raises(ValueError, match=name):
+            SamplingParams(**{name: value})
+    with pytest.raises(ValueError, match=name):
+        function(np.zeros((2, 3)), np.full(3, good))
+    for z in ([0.0, np.nan], [np.inf, 0.0], [-np.inf, -np.inf], [], 1.0):
+        with pytest.raises(ValueError, match="logits"):
+            function(np.array(z), good)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("max_tokens", 0), ("max_tokens", 1.5), ("max_tokens", True), ("seed", -1)],
+        *[("seed", "x"), ("top_k", None), ("stop", ("a", "")), ("stop", (1,)), ("stop", "")],
+        ("temperature", None),
+    ],
+)
+def test_params_name_what_is_wrong(field, value):
+    with pytest.raises(ValueError, match=field):
+        SamplingParams(**{field: value})
+
+
+def test_params_are_frozen_and_take_a_bare_stop_string():
+    params = SamplingParams(stop="\n\n")
+    assert params.stop == ("\n\n",) and SamplingParams(stop=["a", "b"]).stop == ("a", "b")
+    with pytest.raises(AttributeError):
+        params.top_k = 3
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: penalize_repetition(np.zeros(3), [3], 2.0), r"ids must be integers in 0 … 2"),
+        (lambda: penalize_repetition(np.zeros(3), [-1], 2.0), r"ids must be integers in 0 … 2"),
+        (lambda: penalize_repetition(np.zeros(3), [0.5], 2.0), r"ids must be integers in 0 … 2"),
+        (lambda: penalize_repetition(np.zeros((2, 3)), [[0]], 2.0), "one list of ids per row"),
+        (lambda: penalize_presence_frequency(np.zeros(3), [1, 2], 1, 1), "counts must be"),
+        (lambda: penalize_presence_frequency(np.zeros(2), [1, -2], 1, 1), "counts must be"),
+        (lambda: draw(np.array([0.5, 0.6]), RNG), "sum to 1"),
+        (lambda: draw(np.array([1.5, -0.5]), RNG), "not negative"),
+        (lambda: draw(np.array([np.nan, 1]), RNG), "not negative"),
+    ],
+)
+def test_other_errors_name_what_is_wrong(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
