@@ -125,6 +125,21 @@ class Architecture:
         component = self.params_by_component
         return self.n_active_params - component["norms"] - component["biases"]
 
+    def n_touched_params(self, n_tokens: int) -> int | float:
+        """Return how many parameters a pass over `n_tokens` tokens has to read, on average.
+
+        All of them without experts. With them, an expert that no token visits stays unread: under
+        uniform and independent routing, E (1 - (1 - k/E)^n) of E experts are visited.
+
+        >>> mixtral = ARCHITECTURES["Mixtral-8x7B"]
+        >>> [round(mixtral.n_touched_params(n) / mixtral.n_params, 2) for n in (1, 8, 64)]
+        [0.28, 0.9, 1.0]
+        """
+        if not self.n_experts:
+            return self.n_params
+        unread = self.n_experts * (1 - self.n_active_experts / self.n_experts) ** n_tokens
+        return self.n_params - self._n_moe_layers * unread * self._expert_params
+
     @property
     def params_by_component(self) -> dict[str, int]:
         """Parameters by what they are for; the values sum to `n_params`.

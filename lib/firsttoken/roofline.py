@@ -1,0 +1,204 @@
+"""The roofline: FLOPs and bytes of a computation, and the time that a machine needs for both."""
+
+import math
+from dataclasses import dataclass
+
+from firsttoken.architectures import Architecture
+from firsttoken.hardware import Accelerator
+from firsttoken.units import bytes_per_element
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a computation does and what it moves; costs of successive steps add.
+
+    Units: FLOPs (a multiply-add is two), bytes to and from memory.
+
+    >>> Cost(600, 2) + Cost(0, 4)
+    Cost(flops=600, bytes=6)
+    """
+
+    flops: float
+    bytes: float
+
+    def __add__(self, other: "Cost") -> "Cost":
+        if not isinstance(other, Cost):
+            return NotImplemented
+        return Cost(self.flops + other.flops, self.bytes + other.bytes)
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs per byte moved; infinite where nothing is moved."""
+        return self.flops / self.bytes if self.bytes else math.inf
+
+    def time(self, accelerator: Accelerator, dtype: str = "bf16") -> float:
+        """Return the least time this takes: computing and moving overlap perfectly.
+
+        A lower bound. Real kernels reach neither peak.
+
+        Units:  seconds
+        Raises: ValueError where the accelerator lists no rate for the dtype.
+
+        >>> from firsttoken.hardware import ACCELERATORS
+        >>> Cost(flops=989e12, bytes=2 * 3.35e12).time(ACCELERATORS["H100-SXM"])
+        2.0
+        """
+        return max(self.flops / accelerator.peak(dtype), self.bytes / accelerator.bandwidth)
+
+
+def attainable_flops(intensity: float, accelerator: Accelerator, dtype: str = "bf16") -> float:
+    """Return the roof over an intensity: memory's slope up to the ridge point, then the peak.
+
+    Units:  FLOP/byte in, FLOP/s out
+    Raises: ValueError for a negative intensity, and where the accelerator lists no rate.
+    Source: Williams et al. 2009, doi:10.1145/1498765.1498785
+
+    >>> from firsttoken.hardware import ACCELERATORS
+    >>> attainable_flops(1, ACCELERATORS["A100-80GB"]), attainable_flops(1e4, ACCELERATORS["M1"])
+    (2039000000000.0, 2600000000000.0)
+    """
+    if not intensity >= 0:
+        raise ValueError(f"intensity must not be negative, got {intensity!r}")
+    return min(accelerator.peak(dtype), intensity * accelerator.bandwidth)
+
+
+def matmul_cost(m: int, k: int, n: int, dtype: str = "bf16") -> Cost:
+    """Return the cost of (m, k) times (k, n), each matrix moved once.
+
+    The intensity is 1 / (1/m + 1/k + 1/n) in a two-byte dtype: close to m, the rows that share the
+    weights, as long as m is small against k and n.
+
+    Units:  FLOPs, bytes
+    Raises: ValueError for negative sizes and an unknown dtype.
+
+    >>> matmul_cost(1, 4096, 4096).intensity  # one row, as in decoding a single sequence
+    0.9995...
+    """
+    _check(m=m, k=k, n=n)
+    return Cost(2 * m * k * n, (m * k + k * n + m * n) * bytes_per_element(dtype))
+
+
+def mlp_cost(tokens: int, d_model: int, d_ff: int, gated: bool = True, dtype: str = "bf16") -> Cost:
+    """Return the cost of the MLP: three matrices where it is gated, else two.
+
+    Input, weights, the inner products and the output are moved once each; the activation and the
+    product with the gate happen on the way.
+
+    Units:  FLOPs, bytes
+    Raises: ValueError for negative sizes and an unknown dtype.
+
+    >>> mlp_cost(64, 5120, 13824).intensity < 64
+    True
+    """
+    _check(tokens=tokens, d_model=d_model, d_ff=d_ff)
+    inner = 2 if gated else 1
+    weights = (inner + 1) * d_model * d_ff
+    moved = weights + 2 * tokens * d_model + inner * tokens * d_ff
+    return Cost(2 * tokens * weights, moved * bytes_per_element(dtype))
+
+
+def attention_cost(
+    batch: int,
+    t: int,
+    s: int,
+    n_heads: int,
+    n_kv_heads: int,
+    head_dim: int,
+    dtype: str = "bf16",
+    causal: bool = False,
+) -> Cost:
+    """Return the cost of attention from T new tokens to S attended ones, in one layer.
+
+    FLOPs are those of the two matrix products; with `causal` only visible pairs count,
+    T·S - T(T-1)/2. Queries, keys, values and output are moved once each, the scores never.
+    Without a mask the intensity in a two-byte dtype is G·S·T / (S + G·T), G query heads to a KV
+    head: S/2 in a multi-head prefill (T = S), about G in decoding (T = 1), whatever the batch.
+
+    Units:  FLOPs, bytes
+    Raises: ValueError for negative sizes, heads that do not divide, an unknown dtype, and for
+            more new than attended tokens under a causal mask.
+
+    >>> attention_cost(1, 1, 4096, 32, 32, 128).intensity
+    0.9997...
+    >>> attention_cost(1, 1, 4096, 32, 8, 128).intensity
+    3.9960...
+    """
+    _check(batch=batch, t=t, s=s, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim)
+    if n_kv_heads == 0 or n_heads % n_kv_heads:
+        raise ValueError(f"n_heads {n_heads} must be a multiple of n_kv_heads {n_kv_heads}")
+    pairs = _visible_pairs(t, s) if causal else t * s
+    moved = 2 * n_heads * t + 2 * n_kv_heads * s
+    return Cost(
+        4 * batch * n_heads * head_dim * pairs,
+        batch * head_dim * moved * bytes_per_element(dtype),
+    )
+
+
+def model_cost(
+    arch: Architecture,
+    batch: int,
+    t: int,
+    s: int,
+    dtype: str = "bf16",
+    kv_dtype: str = "bf16",
+) -> Cost:
+    """Return the cost of one forward pass: T new tokens per sequence, S attended, T among them.
+
+    Decoding is T = 1, a prefill in one go T = S. FLOPs: two per token and weight of a matrix
+    (`arch.n_matmul_params`), and causal attention. Logits are counted for all T tokens. Bytes: the
+    weights once (all of `n_params`, though of an input embedding only rows are read; of experts
+    those that the tokens are expected to visit) and the keys and values that each layer attends
+    to. Activations are left out: small in decoding, and in a long prefill the FLOPs decide.
+
+    A layer with a window attends to its window. Layers that share a cache read it once each.
+    Latent attention takes the cheaper of its two forms: on the latents (decoding), or on keys and
+    values made from them again (prefill).
+
+    Units:  FLOPs, bytes
+    Raises: ValueError for negative sizes, more new than attended tokens, an unknown dtype.
+
+    >>> from firsttoken.architectures import ARCHITECTURES
+    >>> cost = model_cost(ARCHITECTURES["Llama-2-13B"], batch=64, t=1, s=1024)
+    >>> round(cost.intensity)
+    21
+    """
+    _check(batch=batch, t=t, s=s)
+    weights = arch.n_touched_params(batch * t) * bytes_per_element(dtype)
+    attention, attended = 0, 0
+    for window in arch.layer_windows:
+        reach = s if window is None else window
+        attention += _attention_flops(arch, t, s, _visible_pairs(t, s, reach))
+        attended += min(s, reach + max(0, t - 1))
+    cache = attended * arch.kv_elements_per_layer * bytes_per_element(kv_dtype)
+    return Cost(
+        batch * (2 * t * arch.n_matmul_params + attention),
+        weights + batch * cache,
+    )
+
+
+def _attention_flops(arch: Architecture, t: int, s: int, pairs: int) -> int:
+    """Return the FLOPs of one layer's attention for one sequence."""
+    if arch.latent_dim is None:
+        return 4 * arch.n_heads * arch.head_dim * pairs
+    on_latents = 2 * arch.latent_dim + arch.rope_head_dim
+    plain_dim = arch.head_dim - arch.rope_head_dim
+    expand = (s - t) * arch.latent_dim * (plain_dim + arch.v_head_dim)
+    on_heads = arch.head_dim + arch.v_head_dim
+    return 2 * arch.n_heads * min(pairs * on_latents, pairs * on_heads + expand)
+
+
+def _visible_pairs(t: int, s: int, window: int | None = None) -> int:
+    """Count the (query, key) pairs under a causal mask, query i at position S - T + i."""
+    if t > s:
+        raise ValueError(f"t must be at most s: {t} new tokens cannot be among {s} attended")
+    window = s if window is None else window
+    first = s - t + 1  # what the first query sees without a window
+    n_growing = min(t, max(0, window - first + 1))  # the queries that the window does not cut
+    grown = n_growing * first + n_growing * (n_growing - 1) // 2
+    return grown + (t - n_growing) * window
+
+
+def _check(**sizes: int) -> None:
+    for name, value in sizes.items():
+        if not value >= 0:
+            raise ValueError(f"{name} must not be negative, got {value!r}")

@@ -1,0 +1,344 @@
+"""roofline: costs counted from their definitions, and against torch's own FLOP counter."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firsttoken.architectures import ARCHITECTURES, Architecture, from_hf_config
+from firsttoken.hardware import ACCELERATORS, Accelerator
+from firsttoken.kv_cache import kv_cache_bytes
+from firsttoken.roofline import (
+    Cost,
+    attainable_flops,
+    attention_cost,
+    matmul_cost,
+    mlp_cost,
+    model_cost,
+)
+
+H100 = ACCELERATORS["H100-SXM"]
+RIDGE = H100.ridge_point()
+LLAMA_7B, LLAMA_13B = ARCHITECTURES["Llama-2-7B"], ARCHITECTURES["Llama-2-13B"]
+size = st.integers(1, 300)
+
+
+# --- one computation
+
+
+@given(flops=st.floats(0, 1e18), moved=st.floats(1, 1e15))
+def test_time_and_roof_are_one_statement(flops, moved):
+    """FLOPs over the time they take are what the roof allows at that intensity."""
+    cost = Cost(flops, moved)
+    rate = attainable_flops(cost.intensity, H100)
+    assert flops / cost.time(H100) == pytest.approx(rate, rel=1e-12)
+
+
+def test_the_roof_has_two_parts():
+    assert attainable_flops(RIDGE / 2, H100) == pytest.approx(H100.peak() / 2)
+    assert attainable_flops(RIDGE, H100) == pytest.approx(H100.peak())
+    assert attainable_flops(10 * RIDGE, H100) == H100.peak()
+    assert attainable_flops(0, H100) == 0
+    # A slower dtype lowers the ceiling and leaves the slope.
+    assert attainable_flops(1e6, H100, "fp32") == H100.peak("fp32") < H100.peak()
+    assert attainable_flops(1, H100, "fp32") == attainable_flops(1, H100)
+
+
+def test_overlap_is_a_maximum_not_a_sum():
+    machine = Accelerator("slow", {"bf16": 10}, bandwidth=5, memory_bytes=100)
+    assert Cost(10, 15).time(machine) == 3
+    assert Cost(50, 15).time(machine) == 5
+
+
+@given(a=st.tuples(size, size), b=st.tuples(size, size))
+def test_costs_add(a, b):
+    total = Cost(*a) + Cost(*b)
+    assert total == Cost(a[0] + b[0], a[1] + b[1]) == sum([Cost(*a), Cost(*b)], Cost(0, 0))
+    # Steps that wait for each other take at least as long as their overlap.
+    assert Cost(*a).time(H100) + Cost(*b).time(H100) >= total.time(H100) * (1 - 1e-12)
+
+
+def test_a_cost_adds_to_nothing_else():
+    with pytest.raises(TypeError):
+        Cost(1, 1) + 1
+    assert Cost(1, 0).intensity == math.inf
+
+
+@given(m=size, k=size, n=size)
+def test_matmul_intensity_is_a_harmonic_sum(m, k, n):
+    cost = matmul_cost(m, k, n)
+    assert cost == Cost(2 * m * k * n, 2 * (m * k + k * n + m * n))
+    assert cost.intensity == pytest.approx(1 / (1 / m + 1 / k + 1 / n))
+    assert cost.intensity < min(m, k, n)
+    assert matmul_cost(m, k, n, "fp32").bytes == 2 * cost.bytes
+    assert matmul_cost(m, k, n, "int4").bytes == cost.bytes / 4
+
+
+def test_one_row_is_one_flop_per_byte():
+    assert 0.999 < matmul_cost(1, 5120, 13824).intensity < 1
+
+
+def first_rows(cost):
+    """Return the fewest rows at which a computation reaches the H100's ridge."""
+    return next(rows for rows in range(1, 10_000) if cost(rows).intensity >= RIDGE)
+
+
+def test_how_many_rows_fill_an_h100():
+    """295 is the limit for endless matrices; Llama-2-13B's need 321, its MLP 312."""
+    assert first_rows(lambda rows: matmul_cost(rows, 5120, 13824)) == 321
+    assert first_rows(lambda rows: mlp_cost(rows, 5120, 13824)) == 312
+    assert first_rows(lambda rows: matmul_cost(rows, 10**7, 10**7)) == 296
+
+
+@given(tokens=size, d=size, f=size)
+def test_mlp_is_its_matmuls_with_the_traffic_of_one_pass(tokens, d, f):
+    gated, plain = mlp_cost(tokens, d, f), mlp_cost(tokens, d, f, gated=False)
+    assert gated == Cost(6 * tokens * d * f, 4 * tokens * d + 4 * tokens * f + 6 * d * f)
+    up, down = matmul_cost(tokens, d, f), matmul_cost(tokens, f, d)
+    assert gated.flops == (up + up + down).flops
+    assert plain.flops == (up + down).flops
+    # The separate matmuls read again what one pass keeps at hand.
+    assert (up + up + down).bytes - gated.bytes == 2 * (tokens * d + tokens * f)
+    assert (up + down).bytes - plain.bytes == 2 * tokens * f
+
+
+# --- attention
+
+
+@given(
+    batch=st.integers(1, 4), t=size, s=size, kv=st.integers(1, 4), group=st.integers(1, 8), h=size
+)
+def test_attention_intensity_has_no_batch_in_it(batch, t, s, kv, group, h):
+    cost = attention_cost(batch, t, s, kv * group, kv, h)
+    assert cost.intensity == pytest.approx(group * s * t / (s + group * t))
+    one = attention_cost(1, t, s, kv * group, kv, h)
+    assert (cost.flops, cost.bytes) == (batch * one.flops, batch * one.bytes)
+
+
+def test_prefill_and_decode_of_one_head():
+    assert attention_cost(1, 512, 512, 1, 1, 64).intensity == 256  # S / 2
+    assert attention_cost(1, 1, 512, 1, 1, 64).intensity == pytest.approx(512 / 513)
+    causal = attention_cost(1, 4096, 4096, 1, 1, 64, causal=True).intensity
+    assert causal == pytest.approx(4096 / 4, rel=1e-3)  # the mask halves the FLOPs
+
+
+def test_decode_attention_rises_to_the_group_size():
+    """It is not stuck at one FLOP per byte: G query heads share each KV head."""
+    for group in (1, 4, 8):
+        intensity = attention_cost(1, 1, 10**6, 8, 8 // group, 128).intensity
+        assert intensity == pytest.approx(group, rel=1e-4)
+
+
+@given(n=st.integers(1, 40), more=st.integers(0, 40), window=st.none() | st.integers(1, 50))
+def test_visible_pairs_are_those_of_the_mask(n, more, window):
+    """Counted pair by pair: query i sits at position S - T + i, and sees itself."""
+    t, s = n, n + more
+    seen = range(s - t, s)
+    pairs = sum(
+        1
+        for query in seen
+        for key in range(s)
+        if key <= query and (window is None or key > query - window)
+    )
+    arch = Architecture("one layer", 1, 4, 1, 1, 4, 4, 4, window=window)
+    linear = 2 * t * arch.n_matmul_params
+    assert model_cost(arch, 1, t, s).flops == linear + 4 * 4 * pairs
+    if window is None:
+        assert attention_cost(1, t, s, 1, 1, 4, causal=True).flops == 4 * 4 * pairs
+        assert pairs == t * s - t * (t - 1) // 2
+
+
+# --- the whole model
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "llama", "num_key_value_heads": 2, "attention_bias": True},
+        {"model_type": "qwen3", "num_key_value_heads": 1, "head_dim": 24},
+        {"model_type": "gemma", "num_key_value_heads": 4, "head_dim": 8},
+        {"model_type": "gpt2"},
+    ],
+)
+def test_flops_are_what_torch_counts(config):
+    """Every matrix product of a forward pass of transformers."""
+    import torch
+    import transformers
+    from torch.utils.flop_counter import FlopCounterMode
+
+    batch, t = 3, 10
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    shape |= {"vocab_size": 50, "max_position_embeddings": 20}
+    special_tokens = {"pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2}
+    if config["model_type"] != "gpt2":
+        shape["intermediate_size"] = 40
+    hf = transformers.AutoConfig.for_model(**config, **shape, **special_tokens)
+    hf._attn_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(hf)
+    with FlopCounterMode(display=False) as counter:
+        model(torch.zeros((batch, t), dtype=torch.long), use_cache=False)
+    counts = counter.get_flop_counts()
+    rotary = sum(sum(ops.values()) for name, ops in counts.items() if name.endswith("rotary_emb"))
+
+    arch = from_hf_config(config | shape)
+    masked = 4 * batch * arch.n_layers * arch.n_heads * arch.head_dim * t * (t - 1) // 2
+    # torch multiplies all pairs and masks afterwards; angles are no part of the model's products.
+    assert model_cost(arch, batch, t, t).flops + masked == counter.get_total_flops() - rotary
+
+
+@given(
+    batch=st.integers(1, 3),
+    t=st.integers(1, 20),
+    more=st.integers(0, 20),
+    name=st.sampled_from(["Llama-2-7B", "Llama-3-8B", "GPT-2", "Qwen2.5-7B"]),
+)
+def test_the_model_is_its_layers(batch, t, more, name):
+    arch, s = ARCHITECTURES[name], t + more
+    attention = attention_cost(
+        batch, t, s, arch.n_heads, arch.n_kv_heads, arch.head_dim, causal=True
+    )
+    cost = model_cost(arch, batch, t, s)
+    linear = 2 * batch * t * arch.n_matmul_params
+    assert cost.flops == linear + arch.n_layers * attention.flops
+    assert cost.bytes == 2 * arch.n_params + kv_cache_bytes(arch, s, batch)
+    narrow = model_cost(arch, batch, t, s, dtype="int8", kv_dtype="fp32")
+    assert narrow.bytes == arch.n_params + kv_cache_bytes(arch, s, batch, "fp32")
+
+
+def test_two_flops_per_parameter_not_six():
+    """Six counts training's backward pass too."""
+    per_token = model_cost(LLAMA_13B, 1, 1, 1).flops
+    assert per_token / LLAMA_13B.n_active_params == pytest.approx(2, rel=1e-4)
+    assert 6 * LLAMA_13B.n_active_params > 2.9 * per_token
+
+
+@pytest.mark.parametrize(
+    ("name", "context"),
+    [
+        ("Llama-2-7B", 24_704),
+        ("Llama-2-13B", 30_976),
+        ("Llama-3-8B", 26_624),
+        ("Llama-2-70B", 52_224),
+    ],
+)
+def test_where_attention_overtakes_the_linear_layers(name, context):
+    """In decoding near six times the width; a causal prompt needs twice as many tokens."""
+    arch = ARCHITECTURES[name]
+    head = arch.params_by_component["output"]
+
+    def shares(t, s):
+        linear = 2 * t * (arch.n_matmul_params - head)
+        return linear, model_cost(arch, 1, t, s).flops - linear - 2 * t * head
+
+    linear, attention = shares(1, context)
+    assert attention == linear
+    linear, attention = shares(2 * context, 2 * context)
+    assert attention / linear == pytest.approx(1, rel=1e-4)
+
+
+def test_decode_of_llama_2_13b_is_memory_bound():
+    cost = model_cost(LLAMA_13B, 64, 1, 1024)
+    assert round(cost.intensity) == 21
+    assert cost.time(H100) == pytest.approx(0.0237964, rel=1e-4)
+    assert model_cost(LLAMA_13B, 1, 1, 1024).time(H100) == pytest.approx(0.0080208, rel=1e-4)
+
+
+def test_prefill_is_faster_per_token_than_decode():
+    """2,048 tokens in about 55 ms, 27 µs each; a decoded token takes 8 ms."""
+    prefill = model_cost(LLAMA_13B, 1, 2048, 2048).time(H100)
+    assert 0.054 < prefill < 0.056
+    assert model_cost(LLAMA_13B, 1, 1, 1024).time(H100) > 290 * prefill / 2048
+
+
+@pytest.mark.parametrize(("kv_heads", "context"), [(40, 107), (8, 470), (1, 4135)])
+def test_beyond_which_context_no_batch_is_compute_bound(kv_heads, context):
+    """The weights' share vanishes with the batch; the cache's intensity stays."""
+    arch = LLAMA_13B.replace(n_kv_heads=kv_heads)
+    assert model_cost(arch, 10**9, 1, context - 1).intensity > RIDGE
+    assert model_cost(arch, 10**9, 1, context + 1).intensity < RIDGE
+
+
+def test_the_critical_batch_grows_with_the_context():
+    """K = 8: 412 sequences at 128 tokens, 658 at 256."""
+    arch = LLAMA_13B.replace(n_kv_heads=8)
+    for context, critical in ((128, 412), (256, 658)):
+        assert model_cost(arch, critical - 1, 1, context).intensity < RIDGE
+        assert model_cost(arch, critical + 1, 1, context).intensity > RIDGE
+
+
+def test_work_without_and_with_a_cache():
+    """100 tokens: 5,050 token passes become 100; attention still reads every key each step."""
+    without = sum(model_cost(LLAMA_13B, 1, n, n).flops for n in range(1, 101))
+    cached = sum(model_cost(LLAMA_13B, 1, 1, n).flops for n in range(1, 101))
+    assert without / cached == pytest.approx(50.5, rel=2e-3)
+    head = 4 * LLAMA_13B.n_layers * LLAMA_13B.n_heads * LLAMA_13B.head_dim
+    assert cached - 100 * 2 * LLAMA_13B.n_matmul_params == head * 5050  # not 100
+
+
+def test_windows_end_the_growth():
+    mistral = ARCHITECTURES["Mistral-7B"]
+    assert model_cost(mistral, 1, 1, 5000) == model_cost(mistral, 1, 1, 9000)
+    assert model_cost(mistral, 1, 1, 5000).bytes == 2 * mistral.n_params + kv_cache_bytes(
+        mistral, 5000
+    )
+    # A chunk of queries reaches T - 1 positions further back than its last one.
+    chunk = model_cost(mistral, 1, 100, 9000).bytes - 2 * mistral.n_params
+    assert chunk == 2 * mistral.kv_elements_per_token * (4096 + 99)
+
+
+def test_shared_layers_save_room_not_reading():
+    own = ARCHITECTURES["Llama-3-8B"]
+    shared = own.replace(kv_source=[i - i % 2 for i in range(32)])
+    attended = [model_cost(a, 1, 1, 1000).bytes - 2 * a.n_params for a in (own, shared)]
+    assert attended == [kv_cache_bytes(own, 1000)] * 2
+    assert kv_cache_bytes(shared, 1000) == attended[0] / 2
+
+
+def test_experts_are_read_as_they_are_visited():
+    """One token reads two of eight; eight tokens are expected to visit 7.2 of 8."""
+    mixtral = ARCHITECTURES["Mixtral-8x7B"]
+    expert = mixtral.n_layers * 3 * 4096 * 14336
+    one = mixtral.n_touched_params(1)
+    assert one == mixtral.n_params - 6 * expert
+    assert one - mixtral.n_active_params == mixtral.params_by_component["embedding"]
+    visited = 8 - (mixtral.n_params - mixtral.n_touched_params(8)) / expert
+    assert round(visited, 1) == 7.2
+    cache = kv_cache_bytes(mixtral, 100)
+    assert model_cost(mixtral, 1, 1, 100).bytes == 2 * one + cache
+    assert model_cost(mixtral, 1, 8, 100).bytes == 2 * mixtral.n_touched_params(8) + cache
+    assert LLAMA_7B.n_touched_params(1) == LLAMA_7B.n_params
+
+
+def test_latent_attention_has_the_intensity_of_many_heads_on_one():
+    """Decoding DeepSeek-V2 on the latents: 242 FLOPs per byte of cache."""
+    arch = ARCHITECTURES["DeepSeek-V2"]
+    short, long = (model_cost(arch, 1, 1, s) for s in (1000, 2000))
+    intensity = (long.flops - short.flops) / (long.bytes - short.bytes)
+    assert round(intensity) == 242
+    # A prefill makes keys of 192 and values of 128 for every head instead.
+    pairs = 2000 * 2001 // 2
+    linear = 2 * 2000 * arch.n_matmul_params
+    prefill = model_cost(arch, 1, 2000, 2000).flops - linear
+    assert prefill == 60 * pairs * 128 * 2 * (192 + 128)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: matmul_cost(-1, 2, 2), "m must not be negative, got -1"),
+        (lambda: mlp_cost(1, 2, -2), "d_ff"),
+        (lambda: matmul_cost(1, 2, 2, "half"), "dtype 'half'"),
+        (lambda: attention_cost(1, 1, 1, 6, 4, 8), "n_heads 6 must be a multiple of n_kv_heads 4"),
+        (lambda: attention_cost(1, 1, 1, 6, 0, 8), "n_kv_heads 0"),
+        (lambda: attention_cost(1, 3, 2, 1, 1, 8, causal=True), "t must be at most s: 3"),
+        (lambda: model_cost(LLAMA_7B, 1, 3, 2), "t must be at most s: 3"),
+        (lambda: model_cost(LLAMA_7B, -1, 1, 2), "batch"),
+        (lambda: attainable_flops(-1, H100), "intensity must not be negative"),
+        (lambda: attainable_flops(1, H100, "int4"), "dtype 'int4' has no peak rate on H100-SXM"),
+        (lambda: Cost(1, 1).time(H100, "int4"), "dtype 'int4'"),
+    ],
+)
+def test_costs_that_cannot_be(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
