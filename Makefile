@@ -25,7 +25,6 @@ test: .venv/installed ## run the tests and every notebook
 	@$(PY) -m pytest
 
 book: .venv/installed ## build the site into _build/html
-	@command -v npm >/dev/null || $(call fail,the site needs npm. Install Node.js: it brings npm along.)
 	@echo "Building the site into _build/html."
 	@$(PY) book/build.py
 

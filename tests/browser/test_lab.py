@@ -28,11 +28,12 @@ pytestmark = pytest.mark.browser
 
 # What the page knows of the open notebook; `make lab` exposes the application for this test only.
 CELLS = "window.jupyterapp.shell.currentWidget.content.widgets"
-FINISHED = f"""() => {CELLS}.filter(c => c.model.type === 'code')
-    .every(c => c.model.executionCount !== null && c.model.executionState !== 'running')"""
-ERRORS = f"""() => {CELLS}.filter(c => c.model.type === 'code')
-    .flatMap(c => c.model.outputs.toJSON()).filter(o => o.output_type === 'error')
-    .map(o => o.ename + ': ' + o.evalue)"""
+CODE = f"{CELLS}.filter(cell => cell.model.type === 'code')"
+ERRORS = f"""() => {CODE}.flatMap(cell => cell.model.outputs.toJSON())
+    .filter(output => output.output_type === 'error')
+    .map(output => output.ename + ': ' + output.evalue)"""
+# An error stops the run, so it ends the wait, too.
+FINISHED = f"() => ({ERRORS})().length || {CODE}.every(cell => cell.model.executionCount)"
 # From the key press to the first frame that shows another figure.
 WATCH = """output => {
     const figure = () => [...output.querySelectorAll('svg, img')]
@@ -115,7 +116,7 @@ def chapter(request, lab, context):
     page = context.new_page()
     page.goto(f"{lab}/lab/tree/notebooks/{request.param.name}")
     page.wait_for_function(f"() => window.jupyterapp?.shell.currentWidget && {CELLS}.length > 1")
-    expect(page.get_by_title(re.compile("Kernel status: Idle"))).to_be_visible(timeout=60_000)
+    expect(page.get_by_role("button", name="| Idle")).to_be_visible(timeout=60_000)
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
     page.wait_for_function(FINISHED, timeout=CHAPTER_MS)
