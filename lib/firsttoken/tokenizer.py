@@ -1,0 +1,144 @@
+"""Text to token ids and back: byte-level BPE, so that every string survives."""
+
+import codecs
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import tokenizers
+
+from firsttoken.llama import data_path
+
+
+class Tokenizer:
+    """A byte-level tokenizer: a token stands for a run of bytes, a text for its UTF-8 bytes.
+
+    Any string therefore encodes, and decodes to itself. Special tokens are marks between texts:
+    no text encodes to one, not even its own name, and they decode to nothing.
+
+    A character may be split between tokens. `decode` shows incomplete bytes as U+FFFD;
+    `TextStream` holds them back until the rest has come.
+
+    `eos_id` is the token that ends a text, None where tokenizer_config.json names none.
+
+    >>> tok = tokenizer()
+    >>> tok.decode(tok.encode("naïve\\t🙂")) == "naïve\\t🙂"
+    True
+    """
+
+    def __init__(self, path: str | Path):
+        path = Path(path)
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ValueError(f"{path}: {error.strerror}") from None
+        except Exception as error:  # the library raises nothing more precise
+            raise ValueError(f"{path} is not a tokenizer: {error}") from None
+        self._tokenizer.encode_special_tokens = True
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._bytes = _token_bytes(self._tokenizer, path)
+        config = path.with_name("tokenizer_config.json")
+        eos = json.loads(config.read_text("utf-8")).get("eos_token") if config.exists() else None
+        eos = eos["content"] if isinstance(eos, dict) else eos
+        self.eos_id = None if eos is None else self._tokenizer.token_to_id(eos)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens, special ones included."""
+        return len(self._bytes)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text; nothing is added before or behind.
+
+        Raises: ValueError for a string that is no text: one with unpaired surrogates.
+        """
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=False).ids
+        except TypeError:
+            raise ValueError(f"text must be a string without surrogates, got {text!r}") from None
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of some ids; bytes that form no character become U+FFFD.
+
+        Raises: ValueError for an id outside the vocabulary.
+        """
+        return b"".join(self.token_bytes(i) for i in ids).decode("utf-8", errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that one token stands for; none for a special token.
+
+        >>> tokenizer().token_bytes(0)
+        b''
+        """
+        if not 0 <= token_id < len(self._bytes):
+            raise ValueError(f"token id {token_id} is outside 0 … {len(self._bytes) - 1}")
+        return self._bytes[token_id]
+
+
+class TextStream:
+    """Decode ids one at a time: `push` returns the text that is certain by now.
+
+    The pieces and `finish` together are `decode` of all ids.
+
+    >>> tok = tokenizer()
+    >>> stream = TextStream(tok)
+    >>> [stream.push(i) for i in tok.encode("é€")][-1], stream.finish()
+    ('€', '')
+    """
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token_id: int) -> str:
+        """Return the text that this token completes; it may be empty."""
+        return self._decoder.decode(self._tokenizer.token_bytes(token_id))
+
+    def finish(self) -> str:
+        """Return what is left: U+FFFD if the last character never became complete."""
+        return self._decoder.decode(b"", final=True)
+
+
+def tokenizer(path: str | Path | None = None) -> Tokenizer:
+    """Load the shipped tokenizer, or any byte-level tokenizer.json.
+
+    Raises: ValueError that names the file: missing, unreadable, or not byte-level.
+    """
+    return Tokenizer(data_path("model/tokenizer.json") if path is None else path)
+
+
+def _token_bytes(library: tokenizers.Tokenizer, path: Path) -> list[bytes]:
+    """Return the bytes of every token, by id."""
+    byte_of = {char: byte for byte, char in enumerate(_byte_characters())}
+    added = library.get_added_tokens_decoder()  # these are stored as plain text
+    table = []
+    for token_id in range(library.get_vocab_size()):
+        if token_id in added:
+            token = added[token_id]
+            table.append(b"" if token.special else token.content.encode("utf-8"))
+            continue
+        token = library.id_to_token(token_id)
+        if token is None or not byte_of.keys() >= set(token):
+            raise ValueError(
+                f"{path} is not byte-level: token {token_id} is {token!r}, expected byte characters"
+            )
+        table.append(bytes(byte_of[char] for char in token))
+    missing = set(range(256)) - {token[0] for token in table if len(token) == 1}
+    if missing:
+        raise ValueError(
+            f"{path} lacks {len(missing)} single bytes, first {min(missing)}: text would be lost"
+        )
+    return table
+
+
+def _byte_characters() -> list[str]:
+    """Return the printable character that stands for each byte in a byte-level vocabulary.
+
+    Printable Latin-1 stands for itself; the other bytes take the characters from U+0100 on.
+
+    Source: openai/gpt-2, src/encoder.py, bytes_to_unicode
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    substitutes = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printable else next(substitutes)) for byte in range(256)]

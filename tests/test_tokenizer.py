@@ -1,0 +1,156 @@
+"""Every string survives; the tokens' bytes agree with the library that made them."""
+
+import json
+
+import pytest
+import tokenizers
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from firsttoken.tokenizer import TextStream, Tokenizer, tokenizer
+
+END = "<|endoftext|>"
+TEXTS = ["def f(x):\n\treturn x  # naïve\n", "import os\n", "class A:\n    pass\n"] * 3
+
+
+def train(directory, texts=TEXTS, vocab_size=300, alphabet=None, special=(END,)):
+    """Train a small byte-level BPE and save it as the shipped one is saved."""
+    tok = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tok.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tok.decoder = tokenizers.decoders.ByteLevel()
+    full = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(special),
+        initial_alphabet=full if alphabet is None else alphabet,
+        show_progress=False,
+    )
+    tok.train_from_iterator(texts, trainer)
+    tok.save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))
+    return directory / "tokenizer.json"
+
+
+@pytest.fixture(scope="module", params=["trained here", "shipped"])
+def tok(request, tmp_path_factory):
+    if request.param == "shipped":
+        return tokenizer()
+    return tokenizer(train(tmp_path_factory.mktemp("tokenizer")))
+
+
+# Surrogates are no characters: UTF-8 has no bytes for them.
+text = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(text=text)
+@example("\t\r\n\x00\x7f\x85\u2028\ufeff\ufffd")
+@example("👩‍👩‍👧‍👦 é e\u0301 ﬁ Ⅷ İstanbul ß\u200b")
+@example(f"{END} {END[:5]}")
+@example("  two  spaces  \u00a0\u3000")
+def test_every_string_survives(tok, text):
+    ids = tok.encode(text)
+    assert tok.decode(ids) == text
+    assert tok.eos_id not in ids
+    assert all(0 <= i < tok.vocab_size for i in ids)
+
+
+@given(text=text, data=st.data())
+def test_pieces_add_up_to_the_whole(tok, text, data):
+    """Whatever the ids: complete characters, halves of them, special tokens in between."""
+    ids = tok.encode(text) + data.draw(st.lists(st.integers(0, tok.vocab_size - 1)))
+    stream = TextStream(tok)
+    pieces = [stream.push(i) for i in ids]
+    assert "".join(pieces) + stream.finish() == tok.decode(ids)
+
+
+def test_a_stream_holds_back_half_a_character(tok):
+    # An emoji that no text above contains: four bytes, four tokens.
+    ids = tok.encode("🦜")
+    stream = TextStream(tok)
+    assert [stream.push(i) for i in ids] == ["", "", "", "🦜"]
+    assert tok.decode(ids[:3]) == "\ufffd"
+    stream.push(ids[0])
+    assert stream.finish() == "\ufffd"
+
+
+@given(data=st.data())
+def test_decode_equals_the_library(tok, data):
+    """The library's own decoder, where the bytes form text."""
+    text = data.draw(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
+    ids = [tok.eos_id, *tok.encode(text), tok.eos_id]
+    assert tok.decode(ids) == tok._tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def test_special_tokens_are_no_text(tok):
+    assert tok.eos_id == 0
+    assert tok.token_bytes(0) == b"" and tok.decode([0, 0]) == ""
+    assert 0 not in tok.encode(END) and tok.decode(tok.encode(END)) == END
+
+
+def test_every_byte_is_a_token_and_none_is_twice(tok):
+    table = [tok.token_bytes(i) for i in range(1, tok.vocab_size)]
+    assert {bytes([b]) for b in range(256)} <= set(table)
+    assert len(set(table)) == len(table)
+
+
+def test_no_text_is_no_tokens(tok):
+    assert tok.encode("") == [] and tok.decode([]) == ""
+
+
+@pytest.mark.parametrize("token_id", [-1, 10**6])
+def test_ids_out_of_range_are_named(tok, token_id):
+    with pytest.raises(
+        ValueError, match=f"token id {token_id} is outside 0 … {tok.vocab_size - 1}"
+    ):
+        tok.decode([token_id])
+
+
+def test_a_surrogate_is_no_text(tok):
+    with pytest.raises(ValueError, match="surrogate"):
+        tok.encode("a\ud800")
+
+
+def test_settings_of_other_tokenizers_do_not_cut_or_add(tmp_path):
+    """A stored truncation, padding or template is for training, not for text as it is."""
+    path = train(tmp_path, special=(END, "<pad>"))
+    library = tokenizers.Tokenizer.from_file(str(path))
+    library.enable_truncation(3)
+    library.enable_padding(length=8, pad_id=1, pad_token="<pad>")
+    library.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"{END} $A {END}", special_tokens=[(END, 0)]
+    )
+    library.add_tokens(["naïve tea"])
+    library.save(str(path))
+    tok = tokenizer(path)
+    for text in ("import os, sys", "a naïve tea b"):
+        ids = tok.encode(text)
+        assert tok.decode(ids) == text and 0 not in ids and 1 not in ids
+
+
+def test_without_a_config_there_is_no_end(tmp_path):
+    path = train(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": END}}))
+    assert tokenizer(path).eos_id == 0
+    (tmp_path / "tokenizer_config.json").unlink()
+    assert tokenizer(path).eos_id is None
+
+
+def test_a_tokenizer_that_loses_bytes_is_refused(tmp_path):
+    """The mistake to catch: training without the full alphabet silently drops what is new."""
+    path = train(tmp_path, alphabet=[])
+    with pytest.raises(ValueError, match=r"lacks \d+ single bytes, first 0: text would be lost"):
+        Tokenizer(path)
+
+
+def test_files_that_do_not_fit_are_named(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    with pytest.raises(ValueError, match=r"tokenizer.json: No such file"):
+        tokenizer(path)
+    for content in ("{", "[]", "{}"):
+        path.write_text(content)
+        with pytest.raises(ValueError, match=r"tokenizer.json is not a tokenizer"):
+            tokenizer(path)
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[unk]": 0, "été ": 1}, "[unk]"))
+    words.save(str(path))
+    with pytest.raises(ValueError, match=r"not byte-level: token 1 is 'été '"):
+        tokenizer(path)
