@@ -1,0 +1,219 @@
+"""The Llama model in PyTorch: the fast path for training, batches and low precision.
+
+Same signatures, same Hugging Face weight names and, in float32, the same logits as
+`firsttoken.llama`, which is the reference.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from firsttoken.architectures import Architecture
+from firsttoken.llama import check_tokens, check_weights, read_checkpoint, rope_frequencies
+
+
+class KVCache:
+    """Keys and values of every layer, preallocated for `capacity` tokens.
+
+    Shapes: keys(layer), values(layer): (B, K, S, H), a view of what is filled.
+    Units:  capacity and length in tokens, nbytes in bytes.
+    Raises: ValueError when an append would pass the capacity; nothing is written then.
+    """
+
+    def __init__(
+        self, arch: Architecture, batch: int, capacity: int, dtype: torch.dtype = torch.float32
+    ):
+        if batch < 1 or capacity < 1:
+            raise ValueError(f"batch {batch} and capacity {capacity} must be at least 1")
+        shape = (arch.n_layers, 2, batch, arch.n_kv_heads, capacity, arch.head_dim)
+        self._store = torch.empty(shape, dtype=dtype)
+        self._filled = [0] * arch.n_layers
+        self.capacity = capacity
+
+    @property
+    def length(self) -> int:
+        """Tokens that every layer holds."""
+        return min(self._filled)
+
+    @property
+    def nbytes(self) -> int:
+        """Allocated bytes, filled or not."""
+        return self._store.nbytes
+
+    def append(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Write T new keys and values, each (B, K, T, H), behind those of `layer`."""
+        expected = self._store[layer, 0].shape
+        if k.shape != v.shape or k.shape[:2] != expected[:2] or k.shape[3] != expected[3]:
+            raise ValueError(
+                f"k {tuple(k.shape)} and v {tuple(v.shape)} must both be "
+                f"(B, K, T, H) = ({expected[0]}, {expected[1]}, T, {expected[3]})"
+            )
+        start = self._filled[layer]
+        end = start + k.shape[2]
+        if end > self.capacity:
+            raise ValueError(
+                f"the cache holds {start} tokens of {self.capacity}; {k.shape[2]} more do not fit"
+            )
+        self._store[layer, 0, :, :, start:end] = k
+        self._store[layer, 1, :, :, start:end] = v
+        self._filled[layer] = end
+
+    def keys(self, layer: int) -> Tensor:
+        """Keys of `layer`, those just appended included: (B, K, S, H)."""
+        return self._store[layer, 0, :, :, : self._filled[layer]]
+
+    def values(self, layer: int) -> Tensor:
+        """Values of `layer`, those just appended included: (B, K, S, H)."""
+        return self._store[layer, 1, :, :, : self._filled[layer]]
+
+    def truncate(self, length: int) -> None:
+        """Forget every token from position `length` on."""
+        if not 0 <= length <= self.length:
+            raise ValueError(f"length {length} is not within 0 and {self.length}")
+        self._filled = [length] * len(self._filled)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn each pair (x_i, x_{i+H/2}) by its angle. x: (B, heads, T, H); cos, sin: (T, H/2)."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+class _Attention(nn.Module):
+    def __init__(self, arch: Architecture):
+        super().__init__()
+        self.n_heads, self.n_kv_heads = arch.n_heads, arch.n_kv_heads
+        self.head_dim = arch.head_dim
+        width, kv_width = arch.n_heads * arch.head_dim, arch.n_kv_heads * arch.head_dim
+        self.q_proj = nn.Linear(arch.d_model, width, bias=False)
+        self.k_proj = nn.Linear(arch.d_model, kv_width, bias=False)
+        self.v_proj = nn.Linear(arch.d_model, kv_width, bias=False)
+        self.o_proj = nn.Linear(width, arch.d_model, bias=False)
+
+    def forward(self, x, cos, sin, mask, cache, layer):
+        b, t, _ = x.shape
+        heads = (b, t, -1, self.head_dim)
+        q = _rotate(self.q_proj(x).view(heads).transpose(1, 2), cos, sin)  # (B, N, T, H)
+        k = _rotate(self.k_proj(x).view(heads).transpose(1, 2), cos, sin)  # (B, K, T, H)
+        v = self.v_proj(x).view(heads).transpose(1, 2)
+        if cache is not None:
+            cache.append(layer, k, v)
+            k, v = cache.keys(layer).to(q.dtype), cache.values(layer).to(q.dtype)
+        if t == 1:
+            # One query sees every key: the G heads of a group become G rows of one
+            # matrix product, so that the cache is read once and never copied.
+            q = q.reshape(b, self.n_kv_heads, -1, self.head_dim)
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            y = y.reshape(b, self.n_heads, 1, self.head_dim)
+        else:
+            y = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=True
+            )
+        return self.o_proj(y.transpose(1, 2).reshape(b, t, -1))
+
+
+class _MLP(nn.Module):
+    def __init__(self, arch: Architecture):
+        super().__init__()
+        self.gate_proj = nn.Linear(arch.d_model, arch.d_ff, bias=False)
+        self.up_proj = nn.Linear(arch.d_model, arch.d_ff, bias=False)
+        self.down_proj = nn.Linear(arch.d_ff, arch.d_model, bias=False)
+
+    def forward(self, x):
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class _Block(nn.Module):
+    def __init__(self, arch: Architecture, norm_eps: float):
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(arch.d_model, eps=norm_eps)
+        self.self_attn = _Attention(arch)
+        self.post_attention_layernorm = nn.RMSNorm(arch.d_model, eps=norm_eps)
+        self.mlp = _MLP(arch)
+
+    def forward(self, x, *args):
+        x = x + self.self_attn(self.input_layernorm(x), *args)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Llama(nn.Module):
+    """A Llama-style decoder; see `firsttoken.llama.Llama` for the reference.
+
+    The parameters start frozen; training calls `requires_grad_(True)`.
+
+    Shapes: model(tokens (B, T), cache=None) -> logits (B, T, V)
+    Raises: ValueError for missing or misshapen weights and for an unknown RoPE type.
+    """
+
+    def __init__(
+        self,
+        arch: Architecture,
+        weights: Mapping[str, np.ndarray],
+        rope_theta: float = 10000.0,
+        rope_scaling: Mapping | None = None,
+        norm_eps: float = 1e-5,
+        eos_ids: Sequence[int] = (),
+    ):
+        super().__init__()
+        check_weights(arch, weights)
+        self.arch, self.norm_eps, self.eos_ids = arch, norm_eps, tuple(eos_ids)
+        self.rope_theta, self.rope_scaling = rope_theta, rope_scaling
+        self.model = nn.ModuleDict(
+            {
+                "embed_tokens": nn.Embedding(arch.vocab_size, arch.d_model),
+                "layers": nn.ModuleList(_Block(arch, norm_eps) for _ in range(arch.n_layers)),
+                "norm": nn.RMSNorm(arch.d_model, eps=norm_eps),
+            }
+        )
+        self.lm_head = nn.Linear(arch.d_model, arch.vocab_size, bias=False)
+        if arch.tied_embeddings:
+            self.lm_head.weight = self.model["embed_tokens"].weight
+        frequencies = rope_frequencies(arch.head_dim, rope_theta, rope_scaling)
+        self.register_buffer("_frequencies", torch.tensor(frequencies).float(), persistent=False)
+        tensors = {name: torch.tensor(np.asarray(w, np.float32)) for name, w in weights.items()}
+        if arch.tied_embeddings:
+            tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+        self.load_state_dict(tensors)
+        self.requires_grad_(False)
+
+    @classmethod
+    def from_pretrained(cls, directory: str | Path) -> "Llama":
+        """Load a directory in Hugging Face's Llama format; see `llama.read_checkpoint`."""
+        c = read_checkpoint(directory)
+        return cls(c.arch, c.weights, c.rope_theta, c.rope_scaling, c.norm_eps, c.eos_ids)
+
+    def new_cache(self, batch: int = 1, capacity: int | None = None) -> KVCache:
+        """An empty cache for `batch` sequences of up to `capacity` tokens."""
+        capacity = self.arch.max_context if capacity is None else capacity
+        if capacity is None:
+            raise ValueError("capacity must be given: the architecture names no max_context")
+        return KVCache(self.arch, batch, capacity, self.model["norm"].weight.dtype)
+
+    def forward(self, tokens: Tensor | Sequence, cache: KVCache | None = None) -> Tensor:
+        """Return the logits (B, T, V) that follow each of the tokens (B, T)."""
+        tokens = torch.as_tensor(tokens)
+        if not torch.compiler.is_compiling():  # looking at values would break the graph
+            check_tokens(self.arch, tokens.numpy())
+        t, start = tokens.shape[1], 0 if cache is None else cache.length
+        dtype = self.model["norm"].weight.dtype
+        positions = torch.arange(start, start + t, dtype=torch.float32)
+        angles = torch.outer(positions, self._frequencies)  # (T, H/2)
+        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+        masks = {w: _mask(t, start, w) for w in set(self.arch.layer_windows)}
+        x = self.model["embed_tokens"](tokens)
+        for layer, block in enumerate(self.model["layers"]):
+            x = block(x, cos, sin, masks[self.arch.layer_windows[layer]], cache, layer)
+        return self.lm_head(self.model["norm"](x))
+
+
+def _mask(t: int, start: int, window: int | None) -> Tensor | None:
+    """Which keys the last `t` of start + t tokens see; None where plain causal order says it."""
+    if window is None and (start == 0 or t == 1):
+        return None
+    query, key = torch.arange(start, start + t)[:, None], torch.arange(start + t)
+    seen = key <= query
+    return seen if window is None else seen & (key > query - window)
