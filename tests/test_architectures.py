@@ -32,6 +32,7 @@ RELEASED = {
     "Gemma-3-1B": (999_885_952, 999_885_952, 13_312),
     "Gemma-3-12B": (11_766_034_176, 11_766_034_176, 196_608),
     "Gemma-3-27B": (27_009_346_304, 27_009_346_304, 253_952),
+    "gpt-oss-20b": (20_914_757_184, 3_608_307_264, 24_576),
     "DeepSeek-V2": (235_741_434_880, 20_851_512_320, 34_560),
     "DeepSeek-V2-Lite": (15_706_484_224, 2_451_435_008, 15_552),
     "DeepSeek-V3": (671_026_404_352, 36_625_603_584, 35_136),
@@ -214,6 +215,12 @@ DRAWN = {
     "gemma2": head_dim | {"attention_bias": flag},
     "gemma3_text": head_dim | {"attention_bias": flag},
     "phi3": {},
+    "gpt_oss": head_dim
+    | {
+        "num_local_experts": st.integers(2, 4),
+        "num_experts_per_tok": st.integers(1, 2),
+        "attention_bias": flag,
+    },
     "gpt2": gpt,
     "gptj": gpt | {"rotary_dim": st.just(4)},
     "deepseek_v2": deepseek | {"mlp_bias": flag},

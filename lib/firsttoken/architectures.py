@@ -18,7 +18,8 @@ class Architecture:
 
     Norms and biases: `norms_per_layer` vectors of width D (and one after the last layer), with a
     second vector each where `norm_bias` (LayerNorm); `qk_norm` adds two of width H per layer.
-    `qkv_bias`, `out_bias`, `mlp_bias`, `head_bias` say which matrices carry a bias.
+    `qkv_bias`, `out_bias`, `mlp_bias`, `expert_bias` (router included) and `head_bias` say which
+    matrices carry a bias; `sink_logits` adds one learned logit per head and layer.
 
     Windows: a layer in `local_layers` attends to its last `window` tokens. None means all layers.
 
@@ -59,6 +60,8 @@ class Architecture:
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
+    expert_bias: bool = False
+    sink_logits: bool = False
     head_bias: bool = False
     learned_positions: bool = False
     window: int | None = None
@@ -123,7 +126,9 @@ class Architecture:
     def n_matmul_params(self) -> int:
         """The part of `n_active_params` that sits in matrices: two FLOPs per token each."""
         component = self.params_by_component
-        return self.n_active_params - component["norms"] - component["biases"]
+        idle = self._n_moe_layers * (self.n_experts - self.n_active_experts) * self._expert_matrices
+        layers = component["attention"] + component["mlp"] - idle + component["router"]
+        return layers + self.vocab_size * self.d_model
 
     def n_touched_params(self, n_tokens: int) -> int | float:
         """Return how many parameters a pass over `n_tokens` tokens has to read, on average.
@@ -148,7 +153,7 @@ class Architecture:
         786432
         """
         d, n_moe = self.d_model, self._n_moe_layers
-        experts = n_moe * (self.n_experts + self.n_shared_experts) * self._expert_params
+        experts = n_moe * (self.n_experts + self.n_shared_experts) * self._expert_matrices
         return {
             "embedding": self.vocab_size * d,
             "positions": self.max_context * d if self.learned_positions else 0,
@@ -210,8 +215,18 @@ class Architecture:
         return 3 if self.gated_mlp else 2
 
     @property
-    def _expert_params(self) -> int:
+    def _expert_matrices(self) -> int:
         return self._mlp_matrices * self.d_model * (self.expert_d_ff or 0)
+
+    @property
+    def _expert_biases(self) -> int:
+        if not self.expert_bias:
+            return 0
+        return (self._mlp_matrices - 1) * self.expert_d_ff + self.d_model
+
+    @property
+    def _expert_params(self) -> int:
+        return self._expert_matrices + self._expert_biases
 
     @property
     def _n_idle_expert_params(self) -> int:
@@ -252,6 +267,10 @@ class Architecture:
         elif self.qkv_bias:  # on the down-projections only
             compressed = self.latent_dim + self.rope_head_dim + (self.q_latent_dim or 0)
             biases += self.n_layers * compressed
+        if self.expert_bias:
+            biases += self._n_moe_layers * self.n_experts * (1 + self._expert_biases)
+        if self.sink_logits:
+            biases += self.n_layers * self.n_heads
         if self.mlp_bias:
             n_moe, inner = self._n_moe_layers, self._mlp_matrices - 1
             biases += (self.n_layers - n_moe) * (inner * self.d_ff + self.d_model)
@@ -305,7 +324,7 @@ class Architecture:
 
     def _check_experts(self) -> None:
         if not self.n_experts:
-            for name in ("n_active_experts", "n_shared_experts", "n_dense_layers"):
+            for name in ("n_active_experts", "n_shared_experts", "n_dense_layers", "expert_bias"):
                 if getattr(self, name):
                     raise ValueError(f"{name} is {getattr(self, name)}, but n_experts is 0")
             return
@@ -378,10 +397,12 @@ def from_hf_config(config: str | Path | Mapping[str, Any]) -> Architecture:
         fields |= _gpt_fields(values)
     elif model_type in ("deepseek_v2", "deepseek_v3"):
         fields |= _deepseek_fields(values)
-    elif model_type in ("mixtral", "qwen3_moe"):
+    elif model_type in ("mixtral", "qwen3_moe", "gpt_oss"):
         fields |= _moe_fields(values)
     if model_type == "qwen2":
         fields |= {"qkv_bias": True, "out_bias": False}
+    if model_type == "gpt_oss":
+        fields |= {"expert_bias": True, "sink_logits": True}
     fields["qk_norm"] = model_type in ("qwen3", "qwen3_moe", "gemma3_text")
     if model_type in ("gemma2", "gemma3_text"):
         fields["norms_per_layer"] = 4
@@ -517,6 +538,7 @@ _HF_ALIASES = MappingProxyType(
         "n_positions": "max_position_embeddings",
         "n_routed_experts": "num_local_experts",
         "num_experts": "num_local_experts",
+        "experts_per_token": "num_experts_per_tok",
     }
 )
 
@@ -592,6 +614,9 @@ _DEEPSEEK = {
     "v_head_dim": 128,
 }
 
+_YARN_OSS = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096}
+_YARN_OSS |= {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
+
 _HF_DEFAULTS = MappingProxyType(
     {
         "llama": _LLAMA,
@@ -638,6 +663,23 @@ _HF_DEFAULTS = MappingProxyType(
             "hidden_size": 3072,
             "intermediate_size": 8192,
             "max_position_embeddings": 4096,
+        },
+        "gpt_oss": {
+            "vocab_size": 201088,
+            "hidden_size": 2880,
+            "intermediate_size": 2880,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+            "head_dim": 64,
+            "max_position_embeddings": 131072,
+            "attention_bias": True,
+            "sliding_window": 128,
+            "sliding_window_pattern": 2,
+            "num_local_experts": 128,
+            "num_experts_per_tok": 4,
+            "rope_theta": 150000.0,
+            "rope_parameters": _YARN_OSS,
         },
         "gpt2": {
             "vocab_size": 50257,
@@ -783,6 +825,11 @@ _PRESETS = (
                  gated_mlp=False, norms_per_layer=1, norm_bias=True, mlp_bias=True,
                  head_bias=True, rope_theta=10000.0,
                  source=f"{_MLC}; {_HF}hivemind/gpt-j-6B-8bit"),
+    Architecture("gpt-oss-20b", 24, 2880, 64, 8, 64, 2880, 201088, max_context=131072,
+                 qkv_bias=True, out_bias=True, sink_logits=True, expert_bias=True, window=128,
+                 local_layers=tuple(range(0, 24, 2)), n_experts=32, n_active_experts=4,
+                 expert_d_ff=2880, rope_theta=150000.0, rope_scaling=_YARN_OSS,
+                 source="openai/gpt-oss gpt_oss/torch/model.py @7b58334; transformers 5.23"),
     _deepseek("DeepSeek-V2", 60, 5120, 128, 128, 192, 12288, 102400, q_latent_dim=1536,
               n_experts=160, n_active_experts=6, n_shared_experts=2, expert_d_ff=1536,
               n_dense_layers=1, rope_scaling=_YARN_V2,
