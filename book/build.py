@@ -31,7 +31,8 @@ def main() -> int:
     fetch_scripts()
     drop_stale_outputs()
     write_config()
-    command = [sys.executable, "-m", "jupyter_book", "build", ".", "-W", "-n", "--keep-going"]
+    jupyter_book = Path(sys.executable).with_name("jupyter-book")
+    command = [jupyter_book, "build", ".", "-W", "-n", "--keep-going"]
     command += ["--toc", "book/_toc.yml", "--config", str(CONFIG.relative_to(ROOT))]
     # Kernels must find this interpreter's packages, and explore() must draw for the site.
     environment = {**os.environ, "FIRSTTOKEN_SITE": "1", "PYTHONHASHSEED": "0"}
@@ -41,8 +42,8 @@ def main() -> int:
 def fetch_scripts() -> None:
     """Install the pinned npm packages and copy what the pages load into _build/static."""
     locked = hashlib.sha256((BOOK / "package-lock.json").read_bytes()).hexdigest()
-    stamp = STATIC / "installed"
-    if stamp.exists() and stamp.read_text() == locked:
+    stamp = BUILD / "scripts.sha256"
+    if STATIC.exists() and stamp.exists() and stamp.read_text() == locked:
         return
     npm = shutil.which("npm")
     if npm is None:

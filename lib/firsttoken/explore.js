@@ -11,7 +11,9 @@
       const handle = slider.querySelector(".noUi-handle");
       if (!handle) continue;
       set(handle, "aria-label", slider.querySelector(".widget-label").textContent);
-      set(handle, "aria-valuetext", slider.querySelector(".widget-readout").textContent);
+      const readout = slider.querySelector(".widget-readout");
+      set(handle, "aria-valuetext", readout.textContent);
+      set(readout, "contenteditable", "false"); // typing there would change nothing
     }
   };
   new MutationObserver(nameHandles).observe(document.body, {

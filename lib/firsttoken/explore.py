@@ -47,8 +47,8 @@ def explore(
     nothing else; the name of its first parameter says which of the two it wants. It sees one
     value of each control.
 
-    alt:     what there is to see, for readers who cannot see it: text, to which the values are
-             added, or a function of the values.
+    alt:     what there is to see, for readers who cannot see it: text, or a function of the
+             values that returns it. The labels and values are added.
     labels:  for a control its label, `"KV heads"`, or `("Context", "tokens")` with a unit, or
              `("Memory", function)` with a function from a value to its text.
     initial: the value of a control at the start; the first one unless given.
@@ -203,10 +203,10 @@ class _Stage:
         return {c.name: c.values[i] for c, i in zip(self._controls, indices, strict=True)}
 
     def _alt_text(self, indices: tuple[int, ...]) -> str:
-        if callable(self._alt):
-            return self._alt(**self._values(indices))
+        alt = self._alt(**self._values(indices)) if callable(self._alt) else self._alt
+        _check_alt(alt)
         now = (f"{c.label}: {c.texts[i]}" for c, i in zip(self._controls, indices, strict=True))
-        return f"{self._alt.strip()} ({', '.join(now)})"
+        return f"{alt.strip()} ({', '.join(now)})"
 
 
 def _live(stage: _Stage, controls: tuple, inputs: list[widgets.Widget]) -> widgets.Widget:

@@ -1,0 +1,372 @@
+"""The built site in a real browser: every page, every slider, nothing from outside.
+
+The browser is Debian's Chromium. Every request to another host is aborted and fails the test.
+"""
+
+import functools
+import gzip
+import json
+import os
+import re
+import shutil
+import statistics
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+
+ROOT = Path(__file__).parents[2]
+SITE = ROOT / "_build" / "html"
+AXE = ROOT / "_build" / "node" / "node_modules" / "axe-core" / "axe.min.js"
+PAGES = [str(page.relative_to(SITE)) for page in sorted(SITE.rglob("*.html"))]
+PAGES = [page for page in PAGES if not page.startswith("_static/")]
+# Pages that the theme writes without a chapter's text.
+CONTENT = [page for page in PAGES if page.startswith(("book/", "notebooks/"))]
+SCREENS = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
+MAX_FIGURE_BYTES = 150_000  # of one slider figure, after gzip
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+pytestmark = pytest.mark.browser
+
+# From the key press to the first frame that shows another picture, in milliseconds.
+WATCH = """figure => {
+    const alt = () => figure.querySelector("svg.ft-figure")?.getAttribute("aria-label");
+    let before = alt(), pressed = 0;
+    figure.latencies = [];
+    figure.addEventListener("keydown", () => { pressed = performance.now(); }, true);
+    new MutationObserver(() => {
+        const now = alt();
+        if (!now || now === before) return;
+        before = now;
+        const start = pressed;
+        requestAnimationFrame(() => figure.latencies.push(performance.now() - start));
+    }).observe(figure, {childList: true, subtree: true, attributes: true});
+}"""
+UNNAMED = """() => [...document.querySelectorAll("img:not([alt]), svg[role=img]:not([aria-label])")]
+    .map(node => node.outerHTML.slice(0, 200))"""
+OVERFLOW = "() => document.documentElement.scrollWidth - innerWidth"
+SERIOUS = """async () => (await axe.run(document, {resultTypes: ["violations"]})).violations
+    .filter(v => ["serious", "critical"].includes(v.impact))
+    .map(v => v.id + ": " + v.nodes.map(n => n.html.slice(0, 200)).join(" | "))"""
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Serve the built site on a free port."""
+    if not PAGES:
+        if os.environ.get("CI"):
+            pytest.fail("no site in _build/html: run `make book` first")
+        pytest.skip("no site in _build/html: run `make book` first")
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_arguments):
+            pass
+
+    handler = functools.partial(Quiet, directory=str(SITE))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.fail("no chromium found; install it or set CHROMIUM to its path")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """A page in one theme on one screen, with everything that went wrong while it was open."""
+
+    def __init__(self, browser: Browser, address: str, theme: str = "light", screen="desktop"):
+        self.address, self.troubles = address, []
+        touch = screen == "phone"
+        self.context = browser.new_context(
+            viewport=SCREENS[screen], color_scheme=theme, has_touch=touch, is_mobile=touch
+        )
+        self.context.route("**/*", self._only_this_site)
+        self.page = self.context.new_page()
+        self.page.on("pageerror", lambda error: self.troubles.append(f"page error: {error}"))
+        self.page.on("console", self._on_console)
+        self.page.on("response", self._on_response)
+
+    def _only_this_site(self, route):
+        if route.request.url.startswith((self.address, "data:", "blob:")):
+            route.continue_()
+        else:
+            self.troubles.append(f"outside request: {route.request.url}")
+            route.abort()
+
+    def _on_console(self, message):
+        if message.type == "error":
+            self.troubles.append(f"console: {message.text}")
+
+    def _on_response(self, response):
+        if response.status >= 400:
+            self.troubles.append(f"{response.status}: {response.url}")
+
+    def open(self, path: str) -> Page:
+        self.page.goto(self.address + path)
+        self.page.wait_for_load_state("networkidle")
+        # Solutions and hints are closed; what is in them is tested too.
+        self.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        for figure in self.page.locator(".ft-explore").all():
+            expect(figure.locator("svg.ft-figure")).to_be_visible()
+        return self.page
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_details):
+        self.context.close()
+        if kind is None:
+            assert not self.troubles, "\n".join(self.troubles)
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", PAGES or ["none"])
+def test_page_is_sound(browser, address, path, theme, screen):
+    """No error, no outside request, nothing unnamed, nothing too wide, no barrier."""
+    with Visit(browser, address, theme, screen) as visit:
+        page = visit.open(path)
+        if "Redirecting" in page.title():
+            return
+        assert page.evaluate("document.documentElement.dataset.theme") == theme
+        assert page.evaluate(UNNAMED) == []
+        assert page.evaluate(OVERFLOW) <= 0
+        page.add_script_tag(path=str(AXE))
+        assert page.evaluate(SERIOUS) == []
+
+
+def controls(figure: Locator) -> list[Locator]:
+    return figure.locator(".widget-slider, .widget-dropdown").all()
+
+
+def shown_values(figure: Locator) -> str:
+    """Return what the controls say, in the form in which explore ends every alt text."""
+    texts = []
+    for control in controls(figure):
+        label = control.locator("label").inner_text()
+        if control.locator("select").count():
+            value = control.locator("select option:checked").inner_text()
+        else:
+            value = control.locator(".widget-readout").inner_text()
+            handle = control.locator(".noUi-handle")
+            expect(handle).to_have_attribute("aria-label", label)
+            expect(handle).to_have_attribute("aria-valuetext", value)
+        texts.append(f"{label}: {value}")
+    return f"({', '.join(texts)})"
+
+
+def frame(figure: Locator) -> str:
+    """Return the drawing now visible, once it is the one that the controls name."""
+    picture = figure.locator("svg.ft-figure")
+    ends = re.compile(re.escape(shown_values(figure)) + "$")
+    expect(picture).to_have_attribute("aria-label", ends)
+    expect(picture).to_have_count(1)
+    expect(picture).to_be_visible()
+    return picture.inner_html()
+
+
+def move_by_key(figure: Locator, slider: Locator) -> None:
+    """Walk a slider from its first value to its last and back to the first."""
+    handle = slider.locator(".noUi-handle")
+    readout = slider.locator(".widget-readout")
+    last = int(float(handle.get_attribute("aria-valuemax")))
+    handle.focus()
+    handle.press("Home")
+    frames, values = [frame(figure)], [readout.inner_text()]
+    for _ in range(last):
+        handle.press("ArrowRight")
+        frames.append(frame(figure))
+        values.append(readout.inner_text())
+    assert len(set(values)) == last + 1, values
+    assert frames[0] != frames[-1], f"the slider {values} changes nothing"
+    handle.press("Home")
+    assert frame(figure) == frames[0]
+    handle.press("End")
+    assert frame(figure) == frames[-1]
+
+
+def move_by_drag(page: Page, figure: Locator, slider: Locator) -> None:
+    """Drag the handle to both ends and across, faster than frames can follow."""
+    handle, track = slider.locator(".noUi-handle"), slider.locator(".noUi-target")
+    track.scroll_into_view_if_needed()
+    frames = []
+    for fraction in (0.0, 1.0, 0.5, 0.0):
+        start, bar = handle.bounding_box(), track.bounding_box()
+        y = start["y"] + start["height"] / 2
+        page.mouse.move(start["x"] + start["width"] / 2, y)
+        page.mouse.down()
+        page.mouse.move(bar["x"] + fraction * bar["width"], y, steps=12)
+        page.mouse.up()
+        last = float(handle.get_attribute("aria-valuemax"))
+        now = float(handle.get_attribute("aria-valuenow"))
+        assert abs(now - fraction * last) <= 0.5 + 1e-6
+        frames.append(frame(figure))
+    assert frames[0] != frames[1]
+    assert frames[0] == frames[3]
+
+
+def choose_all(figure: Locator, control: Locator) -> None:
+    select = control.locator("select")
+    options = select.locator("option").all_inner_texts()
+    frames = []
+    for option in options:
+        select.select_option(label=option)
+        frames.append(frame(figure))
+    assert len(set(frames)) > 1, f"the menu {options} changes nothing"
+
+
+@pytest.mark.parametrize("path", CONTENT or ["none"])
+def test_every_slider_moves(browser, address, path, capsys):
+    """By key and by drag; the picture is always the one that the readouts name."""
+    latencies = []
+    with Visit(browser, address) as visit:
+        page = visit.open(path)
+        for figure in page.locator(".ft-explore").all():
+            figure.evaluate(WATCH)
+            for control in controls(figure):
+                if control.locator("select").count():
+                    choose_all(figure, control)
+                else:
+                    move_by_key(figure, control)
+            latencies += figure.evaluate("figure => figure.latencies")
+            for slider in figure.locator(".widget-slider").all():
+                move_by_drag(page, figure, slider)
+    if latencies:
+        with capsys.disabled():
+            print(
+                f"\n{path}: key to frame, median {statistics.median(latencies):.0f} ms, "
+                f"max {max(latencies):.0f} ms over {len(latencies)} moves"
+            )
+
+
+@pytest.mark.parametrize("path", CONTENT or ["none"])
+def test_sliders_answer_to_touch(browser, address, path):
+    """A tap on the far end of a track moves there; handles and menus are big enough."""
+    with Visit(browser, address, "dark", "phone") as visit:
+        page = visit.open(path)
+        for figure in page.locator(".ft-explore").all():
+            for slider in figure.locator(".widget-slider").all():
+                handle, track = slider.locator(".noUi-handle"), slider.locator(".noUi-target")
+                track.scroll_into_view_if_needed()
+                size, bar = handle.bounding_box(), track.bounding_box()
+                assert min(size["width"], size["height"]) >= 24
+                for end, value in ((1.0, "aria-valuemax"), (0.0, "aria-valuemin")):
+                    x = bar["x"] + end * (bar["width"] - 1)
+                    page.touchscreen.tap(x, bar["y"] + bar["height"] / 2)
+                    wanted = handle.get_attribute(value)
+                    expect(handle).to_have_attribute("aria-valuenow", wanted)
+                    frame(figure)
+            for text in figure.locator("svg.ft-figure text").all():
+                assert text.bounding_box()["height"] >= 8  # CSS pixels
+
+
+@pytest.mark.parametrize("path", CONTENT or ["none"])
+def test_quizzes_answer_in_the_page(browser, address, path):
+    """Without a kernel an answer still gets a reply."""
+    with Visit(browser, address) as visit:
+        page = visit.open(path)
+        for form in page.locator(".ft-exercise form").all():
+            field = form.locator("input").first
+            if field.get_attribute("type") in ("radio", "checkbox"):
+                field.check()
+            else:
+                field.fill("1")
+            form.locator("button").first.click()
+            expect(form.locator(".ft-feedback")).not_to_be_empty()
+
+
+def test_next_leads_through_the_book(browser, address):
+    """From the first page, `next` visits every page of the table of contents."""
+    with Visit(browser, address) as visit:
+        page = visit.open("book/intro.html")
+        seen = [page.url]
+        while page.locator("a.right-next").count():
+            page.locator("a.right-next").click()
+            page.wait_for_load_state("networkidle")
+            seen.append(page.url)
+            assert len(seen) <= len(CONTENT), "next goes in a circle"
+        assert {url.removeprefix(address) for url in seen} == set(CONTENT)
+        page.locator("a.left-prev").click()
+        expect(page).to_have_url(seen[-2])
+
+
+def test_search_finds_a_page(browser, address):
+    with Visit(browser, address) as visit:
+        page = visit.open("search.html?q=bandwidth")
+        results = page.locator("#search-results li a")
+        expect(results.first).to_be_visible()
+        assert any("notation" in link.get_attribute("href") for link in results.all())
+
+
+def test_chapters_download_as_notebooks(address):
+    """The file offered is the notebook itself, without outputs."""
+    for path in CONTENT:
+        if path.startswith("notebooks/"):
+            html = (SITE / path).read_text("utf-8")
+            link = re.search(r'href="([^"]*_sources/[^"]*\.ipynb)"', html)
+            assert link, f"{path} offers no notebook"
+            notebook = json.loads((SITE / path).parent.joinpath(link[1]).resolve().read_text())
+            assert notebook["cells"]
+
+
+STATE = re.compile(
+    r'<script type="application/vnd.jupyter.widget-state\+json">(.*?)</script>', re.S
+)
+VIEW = re.compile(r'<script type="application/vnd.jupyter.widget-view\+json">(.*?)</script>', re.S)
+REFERENCE = re.compile(r"IPY_MODEL_(\w+)")
+
+
+def figure_weights(html: str) -> list[int]:
+    """Return the bytes after gzip of each slider figure: all the models that it needs."""
+    found = STATE.search(html)
+    state = json.loads(found[1])["state"] if found else {}
+    # A link names the models that it joins; nothing names the link.
+    needs = {name: set(REFERENCE.findall(json.dumps(model))) for name, model in state.items()}
+    weights = []
+    for view in VIEW.findall(html):
+        model = json.loads(view)["model_id"]
+        inside, waiting = set(), [model]
+        while waiting:
+            name = waiting.pop()
+            if name not in inside:
+                inside.add(name)
+                waiting += needs[name]
+        links = {
+            name
+            for name, model in state.items()
+            if "Link" in model["model_name"] and needs[name] & inside
+        }
+        if "ft-explore" in state[model]["state"].get("_dom_classes", []):
+            part = {name: state[name] for name in sorted(inside | links)}
+            weights.append(len(gzip.compress(json.dumps(part).encode(), mtime=0)))
+    return weights
+
+
+@pytest.mark.parametrize("path", CONTENT or ["none"])
+def test_slider_figures_are_light(address, path, capsys):
+    weights = figure_weights((SITE / path).read_text("utf-8"))
+    if weights:
+        with capsys.disabled():
+            shown = ", ".join(f"{weight / 1000:.0f} KB" for weight in weights)
+            print(f"\n{path}: slider figures after gzip: {shown}")
+    assert all(weight <= MAX_FIGURE_BYTES for weight in weights), weights
