@@ -5,6 +5,7 @@ A rule maps a chapter to complaints. BAD holds, for each rule, chapters that it 
 
 import ast
 import copy
+import functools
 import re
 import statistics
 from collections import Counter
@@ -109,6 +110,7 @@ def defined_names(tree: ast.Module) -> set[str]:
     return names
 
 
+@functools.cache
 def library_names() -> set[str]:
     """Return every public name that a module of the library defines."""
     sources = (path.read_text() for path in (ROOT / "lib" / "firsttoken").glob("*.py"))
