@@ -25,7 +25,7 @@ LAYERS = {
     "closed forms": "roofline kv_cache throughput",
     "arrays": "metrics attention flash recurrent quantization sampling constrained speculative "
     "paging parallel",
-    "machines": "llama llama_torch tokenizer generate measure pruning batching engine server "
+    "machines": "llama llama_torch tokenizer generate evaluation measure pruning batching engine server "
     "sampling_torch speculative_torch parallel_torch",
     "faces": "plots explore exercises",
 }
