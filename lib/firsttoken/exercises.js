@@ -71,6 +71,12 @@
       feedback.className = `ft-feedback ft-verdict ft-${verdict}`;
       feedback.replaceChildren(icon, text);
     });
+    // In a text field JupyterLab keeps the browser from submitting on Enter.
+    form.querySelector("input[type=text]")?.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.isComposing) return;
+      event.preventDefault();
+      form.requestSubmit();
+    });
     // A verdict belongs to the answer that was checked.
     form.addEventListener("input", () => feedback.replaceChildren());
   };

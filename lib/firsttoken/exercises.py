@@ -338,7 +338,7 @@ def _diagnoses(want: np.ndarray, unit: str) -> list[tuple[np.ndarray, str]]:
     for other, scale in family.items():
         message = f"That is the answer in {other}; the question asks for {unit}."
         if sizes and ("i" in other.partition("/")[0]) != ("i" in unit.partition("/")[0]):
-            message += " (1 GB is 10^9 bytes, 1 GiB is 2^30 bytes.)"
+            message += " (1 GB is 10⁹ bytes, 1 GiB is 2³⁰ bytes.)"
         found.append((want / scale, message))
     if unit == "":
         found.append((want * 100, "100 times too large: is that in percent?"))
@@ -348,7 +348,7 @@ def _diagnoses(want: np.ndarray, unit: str) -> list[tuple[np.ndarray, str]]:
         found.append((want * 8, "8 times too large: are these bits? A byte has 8 bits."))
         found.append((want / 8, "8 times too small: bits and bytes are mixed up."))
         for k in (1, 2, 3):
-            text = "1000 and 1024 are mixed up: 1 GB is 10^9 bytes, 1 GiB is 2^30 bytes."
+            text = "1000 and 1024 are mixed up: 1 GB is 10⁹ bytes, 1 GiB is 2³⁰ bytes."
             found.append((want * 1.024**k, text))
             found.append((want / 1.024**k, text))
     for base in (1000, 1024) if sizes else (1000,):
@@ -645,7 +645,7 @@ def _describe(error: BaseException, function: Any = None) -> str:
             frames = traceback.extract_tb(error.__traceback__)
             own = [f for f in frames if f.filename == code.co_filename and f.name == code.co_name]
             if own and own[-1].line:
-                text += f"  (in: {own[-1].line})"
+                text += f" (in: {own[-1].line})"
         return _cut(text)
     except _READER_ERRORS:
         return "an error that cannot be shown"
@@ -811,7 +811,7 @@ class Quiz:
             f'<button type="submit" hidden>Check</button></form>'
             f'<div class="ft-feedback" role="status" aria-live="polite"></div>'
             f'<div class="ft-messages" hidden>{messages}</div>'
-            f"<noscript><details><summary>Answer</summary>{_markup(self._answer)}</details>"
+            f"<noscript><details><summary>Answer</summary><div>{_markup(self._answer)}</div></details>"
             f"</noscript><script>{_asset('exercises.js')}</script></div>"
         )
 
