@@ -1,0 +1,212 @@
+"""The token loop: cached equals uncached, and every way to stop."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import LlamaForCausalLM
+
+from firsttoken import llama, llama_torch
+from firsttoken.architectures import Architecture
+from firsttoken.generate import generate
+from firsttoken.llama import weight_shapes
+from firsttoken.sampling import SamplingParams
+from firsttoken.tokenizer import tokenizer
+
+BACKENDS = ["numpy", "torch"]
+ARCH = Architecture("tiny", 2, 32, 4, 2, 8, 64, 50, max_context=64)
+
+
+def random_weights(arch=ARCH, seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        name: (rng.normal(size=s) * 0.3 + ("norm" in name)).astype(np.float32)
+        for name, s in weight_shapes(arch).items()
+    }
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def model(request):
+    module = llama if request.param == "numpy" else llama_torch
+    return module.Llama(ARCH, random_weights())
+
+
+class Script:
+    """A model that says what it is told, and counts what it is asked to compute."""
+
+    def __init__(self, ids, vocab_size=1024, max_context=None, eos_ids=()):
+        self.arch = Architecture(
+            *("script", 1, 2, 1, 1, 2, 2, vocab_size),
+            max_context=max_context,
+        )
+        self.ids, self.eos_ids, self.passes = list(ids), eos_ids, []
+
+    def new_cache(self, batch, capacity):
+        self.capacity, self.length = capacity, 0
+        return self
+
+    def __call__(self, tokens, cache=None):
+        n_new = np.shape(tokens)[1]
+        self.passes.append(n_new)
+        if cache is not None:
+            cache.length += n_new
+            assert cache.length <= self.capacity
+        logits = np.zeros((1, n_new, self.arch.vocab_size))
+        step = len(self.passes) - 1
+        logits[0, -1, self.ids[step % len(self.ids)]] = 9.0
+        return logits
+
+
+def greedy(**changes):
+    return SamplingParams(temperature=0.0, **changes)
+
+
+@given(prompt=st.lists(st.integers(0, 49), min_size=1, max_size=30), max_tokens=st.integers(1, 30))
+def test_the_cache_changes_nothing_but_the_time(model, prompt, max_tokens):
+    params = greedy(max_tokens=max_tokens)
+    cached, naive = (generate(model, prompt, params, use_cache=c) for c in (True, False))
+    assert cached.ids == naive.ids and len(cached.ids) == max_tokens
+    assert cached.finish_reason == naive.finish_reason == "length"
+
+
+def test_sampled_ids_follow_the_seed(model):
+    def ids(seed, use_cache=True):
+        params = SamplingParams(temperature=1.0, max_tokens=20, seed=seed)
+        return generate(model, [1, 2, 3], params, use_cache=use_cache).ids
+
+    assert ids(1) == ids(1) == ids(1, use_cache=False)
+    assert ids(1) != ids(2)
+
+
+def test_equal_to_transformers(tmp_path):
+    config = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    config |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 50}
+    torch.manual_seed(0)
+    reference = LlamaForCausalLM(LlamaForCausalLM.config_class(**config)).eval()
+    with torch.no_grad():
+        for weight in reference.parameters():
+            weight.mul_(10 if weight.ndim == 2 else 1)  # clear winners, no near-ties
+    reference.save_pretrained(tmp_path)
+    prompt = [3, 1, 4, 1, 5]
+    expected = reference.generate(
+        torch.tensor([prompt]),
+        do_sample=False,
+        max_new_tokens=20,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    for backend in BACKENDS:
+        got = generate(
+            llama.load_model(tmp_path, backend), prompt, greedy(max_tokens=20), ignore_eos=True
+        )
+        assert got.ids == expected[0, len(prompt) :].tolist()
+
+
+def test_prefill_is_one_pass_and_each_token_one_more():
+    """N tokens need the prompt's pass and N - 1 decode passes: the last is never fed back."""
+    script = Script([5, 6, 7])
+    assert generate(script, [1, 2, 3, 4], greedy(max_tokens=3)).ids == [5, 6, 7]
+    assert script.passes == [4, 1, 1]
+    naive = Script([5, 6, 7])
+    assert generate(naive, [1, 2, 3, 4], greedy(max_tokens=3), use_cache=False).ids == [5, 6, 7]
+    assert naive.passes == [4, 5, 6]
+
+
+def test_times_rise_and_contain_the_prefill():
+    got = generate(Script([5]), [1, 2], greedy(max_tokens=5))
+    assert len(got.token_times_s) == len(got.ids) == 5
+    assert got.token_times_s == sorted(got.token_times_s)
+    assert 0 < got.prefill_s <= got.token_times_s[0]
+
+
+def test_each_token_is_reported_as_it_comes():
+    script, seen = Script([5, 6, 7]), []
+    got = generate(
+        script, [1], greedy(max_tokens=3), on_token=lambda i: seen.append((i, len(script.passes)))
+    )
+    assert seen == [(5, 1), (6, 2), (7, 3)] and got.ids == [5, 6, 7]
+
+
+def test_the_end_of_the_text_stops():
+    got = generate(Script([5, 9, 7], eos_ids=(8, 9)), [1], greedy(max_tokens=5))
+    assert (got.ids, got.finish_reason) == ([5, 9], "eos")
+    got = generate(Script([5, 9, 7], eos_ids=(9,)), [1], greedy(max_tokens=3), ignore_eos=True)
+    assert (got.ids, got.finish_reason) == ([5, 9, 7], "length")
+
+
+def test_the_context_is_a_limit():
+    got = generate(Script([5], max_context=6), [1, 2, 3, 4], greedy(max_tokens=5))
+    assert (got.ids, got.finish_reason) == ([5, 5], "context")
+    got = generate(Script([5], max_context=6), [1, 2, 3, 4], greedy(max_tokens=2))
+    assert (got.ids, got.finish_reason) == ([5, 5], "length")
+    with pytest.raises(ValueError, match="prompt_ids hold 6 tokens, expected fewer"):
+        generate(Script([5], max_context=6), [1] * 6, greedy())
+
+
+TOK = tokenizer()
+
+
+@pytest.mark.parametrize(
+    ("said", "stop", "text"),
+    [
+        ("one two three", ("two",), "one "),
+        ("one two three", ("three", "o t"), "one tw"),  # the one that comes first
+        ("one\n\ntwo", ("\n\n",), "one"),
+        ("naïve 🙂 end", ("🙂",), "naïve "),  # a character of several tokens
+        ("aab", ("ab",), "a"),
+        ("one two", ("four",), "one two"),
+    ],
+)
+def test_stop_strings_end_the_text_wherever_they_fall(said, stop, text):
+    ids = TOK.encode(said)
+    got = generate(Script(ids), [1], greedy(max_tokens=len(ids), stop=stop), tokenizer=TOK)
+    assert got.text == text
+    assert got.finish_reason == ("length" if text == said else "stop")
+    assert got.ids == ids[: len(got.ids)] and TOK.decode(got.ids).startswith(text)
+    if got.finish_reason == "stop":  # it stopped as soon as it could
+        assert not any(s in TOK.decode(got.ids[:-1]) for s in stop)
+
+
+@given(text=st.text("ab ", min_size=1), stop=st.lists(st.text("ab ", min_size=1), min_size=1))
+def test_stop_strings_equal_a_search_of_the_whole_text(text, stop):
+    ids = TOK.encode(text)
+    got = generate(Script(ids), [1], greedy(max_tokens=len(ids), stop=tuple(stop)), tokenizer=TOK)
+    so_far = TOK.decode(got.ids)
+    found = [so_far.find(s) for s in stop if s in so_far]
+    assert (got.finish_reason == "stop") == bool(found) == any(s in text for s in stop)
+    assert got.text == (so_far[: min(found)] if found else text)
+
+
+def test_text_needs_a_tokenizer_and_leaves_the_end_mark_out():
+    ids = [*TOK.encode("said"), 0]
+    got = generate(Script(ids, eos_ids=(0,)), [1], greedy(max_tokens=9), tokenizer=TOK)
+    assert (got.ids, got.text, got.finish_reason) == (ids, "said", "eos")
+    assert generate(Script(ids), [1], greedy()).text is None
+    with pytest.raises(ValueError, match="needs a tokenizer"):
+        generate(Script(ids), [1], greedy(stop="x"))
+    half = TOK.encode("🦜")[:2]
+    got = generate(Script(half), [1], greedy(max_tokens=2), tokenizer=TOK)
+    assert got.text == "\ufffd"
+
+
+def test_penalties_see_prompt_and_output():
+    """Every logit but the scripted one is 0: with the penalty the prompt's ids come last."""
+    got = generate(Script([3], vocab_size=5), [1], greedy(max_tokens=4, repetition_penalty=2.0))
+    assert got.ids == [3, 3, 3, 3]
+    got = generate(Script([3], vocab_size=5), [1], greedy(max_tokens=3, frequency_penalty=2.0))
+    assert got.ids == [3, 3, 3]
+    got = generate(Script([3], vocab_size=5), [1], greedy(max_tokens=7, frequency_penalty=2.0))
+    assert got.ids == [3, 3, 3, 3, 3, 0, 1]  # 9 - 5 · 2 < 0; then the ids not yet used
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_wrong_prompts_are_named(backend):
+    module = llama if backend == "numpy" else llama_torch
+    model = module.Llama(ARCH, random_weights())
+    with pytest.raises(ValueError, match="prompt_ids must hold at least one"):
+        generate(model, [], greedy())
+    with pytest.raises(ValueError, match="50"):
+        generate(model, [50], greedy())
+    with pytest.raises(TypeError):
+        generate(model, [1.5], greedy())
