@@ -101,6 +101,7 @@ def wait_for(url: str, server: subprocess.Popen, log: Path) -> None:
 def context():
     """Yield a browser context from which only the local server can be reached."""
     executable = shutil.which("chromium") or shutil.which("google-chrome")
+    assert executable, "the browser tests need Chromium (on Debian: apt-get install chromium)"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         context = browser.new_context(viewport={"width": 1280, "height": 1000})
