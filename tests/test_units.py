@@ -1,6 +1,9 @@
 """units: figures that the whole book divides by."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from firsttoken.units import (
     BYTES,
     GB,
@@ -10,8 +13,6 @@ from firsttoken.units import (
     format_count,
     format_time,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def test_known_sizes():
