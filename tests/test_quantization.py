@@ -1,0 +1,259 @@
+"""Error bounds and storage of integer codes; number formats against torch and ml_dtypes."""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from firsttoken.quantization import FORMATS, quantize
+
+RNG = np.random.default_rng(0)
+number = st.one_of(st.sampled_from([0.0, 1.0, -1.0, 1e-30, 100.0]), st.floats(-1e6, 1e6, width=32))
+array = arrays(np.float32, array_shapes(max_dims=4, max_side=5), elements=number)
+BITS = range(2, 9)
+
+
+def rms(x):
+    return float(np.sqrt(np.mean(np.square(x))))
+
+
+@st.composite
+def settings_for(draw, x):
+    """Channel axes and a group size that fit x."""
+    axes = draw(st.none() | st.sets(st.integers(0, x.ndim - 1)).map(sorted))
+    rest = [n for a, n in enumerate(x.shape) if axes is None or a not in axes]
+    size = int(np.prod(rest))
+    sizes = [None, *(g for g in range(1, size + 1) if size % g == 0)]
+    return axes, draw(st.sampled_from(sizes))
+
+
+@given(x=array, bits=st.sampled_from(BITS), symmetric=st.booleans(), data=st.data())
+def test_no_error_is_above_half_a_step(x, bits, symmetric, data):
+    axis, group_size = data.draw(settings_for(x))
+    q = quantize(x, bits, axis, group_size, symmetric)
+    y = q.dequantize()
+    assert y.shape == q.codes.shape == x.shape and y.dtype == np.float32
+    low, high = (-(2 ** (bits - 1)) + 1, 2 ** (bits - 1) - 1) if symmetric else (0, 2**bits - 1)
+    assert q.codes.min() >= low and q.codes.max() <= high
+    assert (y[x == 0] == 0).all()  # zero is always exact
+    largest = np.abs(x).max()
+    assert np.abs(x - y).max() <= q.scale.max() * 0.5 + 1e-6 * largest
+    span = largest if symmetric else max(x.max(), 0) - min(x.min(), 0)
+    steps = 2 ** (bits - 1) - 1 if symmetric else 2**bits - 1
+    assert q.scale.max() <= max(span / steps * (1 + 1e-6), 1)
+
+
+@given(x=array, bits=st.sampled_from(BITS), symmetric=st.booleans(), data=st.data())
+def test_every_slice_is_quantized_by_itself(x, bits, symmetric, data):
+    """The definition of a channel: as if the others did not exist."""
+    axis = data.draw(st.integers(0, x.ndim - 1))
+    together = quantize(x, bits, axis, symmetric=symmetric).dequantize()
+    for i in range(x.shape[axis]):
+        alone = quantize(x.take(i, axis), bits, symmetric=symmetric).dequantize()
+        np.testing.assert_array_equal(together.take(i, axis), alone)
+
+
+@given(x=array, bits=st.sampled_from(BITS), data=st.data())
+def test_groups_are_runs_of_neighbours(x, bits, data):
+    size = data.draw(st.sampled_from([g for g in range(1, x.size + 1) if x.size % g == 0]))
+    grouped = quantize(x, bits, group_size=size)
+    as_rows = quantize(x.reshape(-1, size), bits, axis=0)
+    np.testing.assert_array_equal(grouped.dequantize().ravel(), as_rows.dequantize().ravel())
+    assert grouped.scale.size == x.size // size
+
+
+@given(x=array, bits=st.sampled_from(BITS), symmetric=st.booleans())
+def test_quantizing_twice_changes_nothing(x, bits, symmetric):
+    once = quantize(x, bits, symmetric=symmetric).dequantize()
+    twice = quantize(once, bits, symmetric=symmetric).dequantize()
+    np.testing.assert_allclose(twice, once, rtol=1e-6)
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_storage_is_what_is_counted(bits):
+    """64 × 96 codes without gaps, and one float32 scale per group of 32."""
+    q = quantize(RNG.normal(size=(64, 96)), bits, group_size=32)
+    assert q.packed.nbytes == 64 * 96 * bits // 8
+    assert q.nbytes == q.packed.nbytes + 4 * 64 * 3
+    asymmetric = quantize(RNG.normal(size=(64, 96)), bits, group_size=32, symmetric=False)
+    assert asymmetric.nbytes == q.nbytes + 64 * 3  # a zero point of one byte each
+
+
+def test_int4_packs_two_codes_to_a_byte():
+    q = quantize(np.array([1.0, -7.0, 7.0]), 4)
+    assert q.packed.tolist() == [9 + 16 * 1, 15]  # codes + 8, the first in the low half
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_torch_rounds_to_the_same_codes(bits):
+    x = RNG.normal(size=(5, 40)).astype(np.float32)
+    q = quantize(x, bits, axis=0, symmetric=False)
+    expected = torch.fake_quantize_per_channel_affine(
+        torch.from_numpy(x),
+        torch.from_numpy(q.scale[:, 0]),
+        torch.from_numpy(q.zero_point[:, 0].astype(np.int32)),
+        axis=0,
+        quant_min=0,
+        quant_max=2**bits - 1,
+    )
+    np.testing.assert_allclose(q.dequantize(), expected.numpy(), rtol=1e-6, atol=1e-7)
+
+
+def test_error_falls_by_half_per_bit_and_with_finer_scales():
+    x = RNG.normal(size=(32, 256)) * np.exp(RNG.normal(size=(32, 1)))  # rows of different size
+    errors = [rms(quantize(x, bits, axis=0).dequantize() - x) for bits in BITS]
+    assert all(coarse > 1.6 * fine for coarse, fine in itertools.pairwise(errors))
+    tensor, row, group = (
+        rms(quantize(x, 4, **how).dequantize() - x) for how in ({}, {"axis": 0}, {"group_size": 32})
+    )
+    assert tensor > row > group
+
+
+def test_one_outlier_ruins_the_resolution_of_the_rest():
+    x = np.append(RNG.normal(size=999), 100.0)
+    assert rms((quantize(x, 8).dequantize() - x)[:999]) > 0.2
+    assert rms(quantize(x[:999], 8).dequantize() - x[:999]) < 0.01
+    assert rms((quantize(x, 8, group_size=100).dequantize() - x)[:900]) < 0.01
+
+
+def test_a_zero_point_pays_where_signs_do_not_balance():
+    x = RNG.uniform(0, 1, size=1000)
+    one, two = (rms(quantize(x, 4, symmetric=s).dequantize() - x) for s in (True, False))
+    assert one > 1.9 * two
+
+
+def test_keys_and_values_per_token_or_per_channel():
+    """[B, K, S, H]: one scale per token and head, or per channel of each head."""
+    k = RNG.normal(size=(2, 3, 5, 8))
+    per_token = quantize(k, 8, axis=(0, 1, 2))
+    assert per_token.scale.shape == (2 * 3 * 5, 1)
+    np.testing.assert_array_equal(per_token.dequantize(), quantize(k, 8, group_size=8).dequantize())
+    per_channel = quantize(k, 8, axis=(0, 1, -1))
+    assert per_channel.scale.shape == (2 * 3 * 8, 1)
+    np.testing.assert_array_equal(
+        per_channel.dequantize(),
+        quantize(k.swapaxes(2, 3), 8, axis=(0, 1, 2)).dequantize().swapaxes(2, 3),
+    )
+
+
+def test_extremes_stay_finite():
+    for x in ([0.0, 0.0], [1e-45, -1e-45], [3e38, -3e38], [3e38, 1.0], [5.0]):
+        for symmetric in (True, False):
+            y = quantize(np.array(x), 8, symmetric=symmetric).dequantize()
+            assert np.isfinite(y).all()
+            np.testing.assert_allclose(y, x, atol=max(np.abs(x)) / 100 + 1e-40)
+
+
+@pytest.mark.parametrize(
+    ("x", "options", "message"),
+    [
+        ([1.0], {"bits": 1}, "bits must be an integer in 2 … 8, got 1"),
+        ([1.0], {"bits": 9}, "bits must be"),
+        ([1.0], {"bits": 4.0}, "bits must be"),
+        ([], {"bits": 4}, r"x must be finite and not empty, got shape \(0,\)"),
+        ([np.nan], {"bits": 4}, "x must be finite"),
+        ([np.inf], {"bits": 4}, "x must be finite"),
+        ([[1.0, 2.0]], {"bits": 4, "axis": 2}, "axis must name different axes"),
+        ([[1.0, 2.0]], {"bits": 4, "axis": (0, -2)}, "axis must name different axes"),
+        ([[1.0, 2.0]], {"bits": 4, "group_size": 3}, "must divide the 2 elements per channel"),
+        ([[1.0, 2.0]], {"bits": 4, "axis": 1, "group_size": 2}, "divide the 1 elements"),
+        ([[1.0, 2.0]], {"bits": 4, "group_size": 0}, "group_size must divide"),
+    ],
+)
+def test_errors_name_what_is_wrong(x, options, message):
+    with pytest.raises(ValueError, match=message):
+        quantize(np.array(x), **options)
+
+
+# Number formats.
+
+DTYPES = {
+    "fp32": (np.float32, torch.float32),
+    "bf16": (ml_dtypes.bfloat16, torch.bfloat16),
+    "fp16": (np.float16, torch.float16),
+    "fp8_e5m2": (ml_dtypes.float8_e5m2, torch.float8_e5m2),
+    "fp8_e4m3fn": (ml_dtypes.float8_e4m3fn, torch.float8_e4m3fn),
+}
+INTEGERS = {"int8": ml_dtypes.iinfo("int8"), "int4": ml_dtypes.iinfo(ml_dtypes.int4)}
+
+
+def finite_values(name):
+    """Every finite number of a small format, by its bit pattern; a sample of fp32."""
+    dtype, bits = DTYPES[name][0], FORMATS[name].bits
+    patterns = np.arange(2 ** min(bits, 16), dtype=np.uint64)
+    if name == "fp32":
+        patterns = RNG.integers(0, 2**32, size=2**16)
+    values = patterns.astype(f"uint{bits}").view(dtype).astype(np.float32)
+    return values[np.isfinite(values)]
+
+
+def test_formats_are_all_there():
+    assert FORMATS.keys() == DTYPES.keys() | INTEGERS.keys()
+    assert FORMATS["fp8_e4m3fn"].max == 448 and FORMATS["fp8_e5m2"].max == 57344
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_limits_equal_those_of_real_dtypes(name):
+    numpy_dtype, torch_dtype = DTYPES[name]
+    f, info = FORMATS[name], ml_dtypes.finfo(numpy_dtype)
+    assert (f.max, f.min, f.bits) == (float(info.max), float(info.min), info.bits)
+    assert f.min_positive == float(info.smallest_subnormal)
+    assert 2.0**f.min_exponent == torch.finfo(torch_dtype).tiny
+    assert f.max == torch.finfo(torch_dtype).max and f.bits == torch.finfo(torch_dtype).bits
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_limits_equal_those_of_integers(name):
+    f, info = FORMATS[name], INTEGERS[name]
+    assert (f.min, f.max, f.bits, f.min_positive) == (info.min, info.max, info.bits, 1)
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_every_number_of_a_format_rounds_to_itself(name):
+    values = finite_values(name)
+    np.testing.assert_array_equal(FORMATS[name].round(values), values)
+    magnitudes = np.unique(np.abs(values))
+    if name != "fp32":
+        assert magnitudes[1] == FORMATS[name].min_positive and magnitudes[-1] == FORMATS[name].max
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_rounding_equals_the_casts_of_torch_and_ml_dtypes(name):
+    """Random numbers of all sizes, every number of the format, and every tie between two."""
+    numpy_dtype, torch_dtype = DTYPES[name]
+    values = np.unique(finite_values(name).astype(np.float64))
+    ties = (values[1:] + values[:-1]) / 2
+    spread = RNG.normal(size=5000) * np.exp2(RNG.uniform(-30, 30, size=5000))
+    x = np.concatenate([values, ties, spread]).astype(np.float32)
+    x = x[np.abs(x) <= FORMATS[name].max]
+    got = FORMATS[name].round(x)
+    np.testing.assert_array_equal(got, x.astype(numpy_dtype).astype(np.float32))
+    np.testing.assert_array_equal(got, torch.from_numpy(x).to(torch_dtype).float().numpy())
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rounding_saturates_and_keeps_nan(name):
+    f = FORMATS[name]
+    x = np.array([np.inf, -np.inf, f.max * 1.001, f.min * 1.001, np.nan, 0.0, -0.0])
+    np.testing.assert_array_equal(f.round(x), [f.max, f.min, f.max, f.min, np.nan, 0, 0])
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integers_round_to_the_nearest_whole_number(name):
+    f = FORMATS[name]
+    x = RNG.uniform(2 * f.min, 2 * f.max, size=1000)
+    x = np.concatenate([x, np.arange(2 * f.min, 2 * f.max, 0.5)])
+    np.testing.assert_array_equal(f.round(x), np.clip(np.rint(x), f.min, f.max))
+
+
+@given(x=arrays(np.float32, 20, elements=st.floats(width=32)), name=st.sampled_from(list(FORMATS)))
+def test_rounding_is_idempotent_and_keeps_the_order(x, name):
+    once = FORMATS[name].round(x)
+    np.testing.assert_array_equal(FORMATS[name].round(once), once)
+    real = np.sort(x[~np.isnan(x)])
+    assert (np.diff(FORMATS[name].round(real)) >= 0).all()
