@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from firsttoken.attention import attention
 from hypothesis import given
 from hypothesis import strategies as st
+
+from firsttoken.attention import attention
 
 
 def tensors(t, s, n_heads=4, n_kv_heads=2, batch=2, head_dim=8, seed=0):
