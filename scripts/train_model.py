@@ -5,7 +5,9 @@
 
 The text is the standard library of the running Python (tests and generated tables left
 out). A run that was stopped goes on from its last checkpoint in --work. Everything that
-decides the result is in `Recipe`, and is written beside the weights.
+decides the result is in `Recipe`, and is written beside the weights. On a machine that does
+other work too, OMP_PROC_BIND=true OMP_WAIT_POLICY=PASSIVE keeps the threads from waiting for
+each other.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import hashlib
 import json
 import math
 import platform
+import shutil
 import sys
 import sysconfig
 import time
@@ -24,15 +27,15 @@ import safetensors
 import tokenizers
 import torch
 import torch.nn.functional as F
-from firsttoken.evaluation import bits_per_byte, mean_acceptance
-from firsttoken.tokenizer import Tokenizer
-from firsttoken.tokenizer import tokenizer as load_tokenizer
 from safetensors.torch import save_file
 from tqdm import tqdm
 
 from firsttoken.architectures import Architecture
+from firsttoken.evaluation import bits_per_byte, mean_acceptance
 from firsttoken.llama import weight_shapes
 from firsttoken.llama_torch import Llama
+from firsttoken.tokenizer import Tokenizer
+from firsttoken.tokenizer import tokenizer as load_tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
 END = "<|endoftext|>"
@@ -193,6 +196,7 @@ def train(
     work: Path,
     teacher: Llama | None = None,
     compiled: bool = True,
+    checkpoint_every_s: float = 120,
 ) -> tuple[Llama, dict]:
     """Train one model; with a teacher, towards the teacher's distribution (KL)."""
     torch.manual_seed(recipe.seed)
@@ -241,7 +245,7 @@ def train(
         if step % 50 == 49 or step == n_steps - 1:
             curve.append([step + 1, round(smooth, 4)])
             bar.set_postfix(loss=f"{smooth:.3f}")
-        if time.perf_counter() - last_saved > 120 or step == n_steps - 1:
+        if time.perf_counter() - last_saved >= checkpoint_every_s or step == n_steps - 1:
             last_saved = time.perf_counter()
             state = {
                 "recipe": asdict(recipe),
@@ -381,7 +385,59 @@ def main(argv: list[str] | None = None) -> None:
         },
     }
     (model_dir / "training.json").write_text(json.dumps(report, indent=1) + "\n")
+    (model_dir / "README.md").write_text(model_card(report), encoding="utf-8")
+    license_file = args.source / "LICENSE.txt"
+    if license_file.exists():
+        shutil.copyfile(license_file, args.out / "heldout-LICENSE.txt")
     print(json.dumps(report["heldout"], indent=2))
+
+
+def model_card(report: dict) -> str:
+    """The text beside the weights: what they are, how they were made, what they are good for."""
+    corpus, heldout = report["corpus"], report["heldout"]
+
+    def row(name: str) -> str:
+        r, shape = report[name], report[name]["shape"]
+        return (
+            f"| {name} | {r['n_params']:,} | {shape['n_layers']} | {shape['d_model']} "
+            f"| {shape['n_heads']} / {shape['n_kv_heads']} | {r['steps']:,} "
+            f"| {r['wall_s'] / 60:.0f} min | {r['loss_curve'][-1][1]:.3f} "
+            f"| {heldout[f'bits_per_byte_{name}']:.3f} |"
+        )
+
+    rows = "\n".join(row(name) for name in ("target", "draft"))
+    return f"""# The shipped pair
+
+Two small language models of Python source code, in Hugging Face's Llama format, for the
+experiments of this book: `target/`, and `draft/`, which was distilled from it. They write text
+that looks like Python. They are good for nothing else.
+
+| | parameters | layers | width | query / KV heads | steps | wall time | loss | bits per byte |
+|---|---|---|---|---|---|---|---|---|
+{rows}
+
+The loss is that of training, in nats per token, smoothed; the draft's is its KL divergence from the
+target. Bits per byte are those of the held-out text.
+At temperature 1 the target accepts a drafted token with probability
+{heldout["acceptance"]:.3f} (the mean of Σ min(target, draft) over the held-out text).
+
+**Text.** The standard library of Python {corpus["python"]}, without tests and generated tables:
+{len(corpus["train_sha256"])} files of {corpus["train_bytes"]:,} bytes to train on
+({corpus["train_tokens"]:,} tokens), {len(corpus["heldout_sha256"])} files of
+{heldout["bytes"]:,} bytes held out, chosen by the hash of their names. They are
+`data/heldout.txt`. {heldout["share_in_lines_seen_in_training"]:.1%} of that text is in lines of 20
+characters or more that also stand somewhere in the training text: imports, licences, idioms.
+
+**Tokenizer.** Byte-level BPE, 1,024 entries, all 256 bytes among them; id 0 is `{END}`, which
+begins and separates documents.
+
+**Training.** `scripts/train_model.py`, seed {report["target"]["seed"]}; Muon for the matrices,
+AdamW for the embedding, bfloat16 arithmetic on {report["machine"]}. `training.json` holds the whole
+recipe, both loss curves, the versions, and the hash of every file read.
+
+**Licence.** The weights and `data/heldout.txt` derive from Python's standard library, which is
+under the PSF licence version 2 (`data/heldout-LICENSE.txt`).
+"""
 
 
 def _hashes(files: list[Path], folder: Path) -> dict[str, str]:

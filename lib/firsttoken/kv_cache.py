@@ -194,25 +194,13 @@ class KVCache:
 
     def append(self, layer: int, k: np.ndarray, v: np.ndarray) -> None:
         """Store the keys and values of the next tokens of one layer."""
-        if layer not in self._slots:
-            raise ValueError(f"layer {layer} stores nothing; expected one of {tuple(self._slots)}")
-        slot = self._slots[layer]
+        slot = self._slot(layer, k, v)  # raises before anything is written
         start = self._lengths[slot]
-        n_new = k.shape[2] if k.ndim == 4 else -1
-        expected = (self.batch, self.arch.n_kv_heads, n_new, self.arch.head_dim)
-        if k.shape != expected or v.shape != expected:
-            raise ValueError(
-                f"k {k.shape} and v {v.shape} must both be (B, K, T, H) with "
-                f"B {self.batch}, K {self.arch.n_kv_heads}, H {self.arch.head_dim}"
-            )
-        if start + n_new > self.capacity:
-            raise ValueError(
-                f"layer {layer} holds {start} of {self.capacity} tokens; {n_new} more do not fit"
-            )
+        end = start + k.shape[2]
         for arrays, new in ((self._keys, k), (self._values, v)):
             for array, part in zip(arrays, self._encode(new), strict=True):
-                array[slot, :, :, start : start + n_new] = part
-        self._lengths[slot] = start + n_new
+                array[slot, :, :, start:end] = part
+        self._lengths[slot] = end
 
     def keys(self, layer: int) -> np.ndarray:
         """Return all keys of a layer, (B, K, S, H)."""
@@ -227,6 +215,25 @@ class KVCache:
         if not isinstance(length, Integral) or not 0 <= length <= self.length:
             raise ValueError(f"length must lie in 0 … {self.length}, got {length!r}")
         self._lengths = [int(length)] * len(self._lengths)
+
+    def _slot(self, layer: int, k: np.ndarray, v: np.ndarray) -> int:
+        """Return where a layer is stored, once its new keys and values are known to fit."""
+        if layer not in self._slots:
+            raise ValueError(f"layer {layer} stores nothing; expected one of {tuple(self._slots)}")
+        slot = self._slots[layer]
+        held = self._lengths[slot]
+        n_new = k.shape[2] if k.ndim == 4 else -1
+        expected = (self.batch, self.arch.n_kv_heads, n_new, self.arch.head_dim)
+        if k.shape != expected or v.shape != expected:
+            raise ValueError(
+                f"k {k.shape} and v {v.shape} must both be (B, K, T, H) with "
+                f"B {self.batch}, K {self.arch.n_kv_heads}, H {self.arch.head_dim}"
+            )
+        if held + n_new > self.capacity:
+            raise ValueError(
+                f"layer {layer} holds {held} of {self.capacity} tokens; {n_new} more do not fit"
+            )
+        return slot
 
     def _read(self, arrays: tuple[np.ndarray, ...], layer: int) -> np.ndarray:
         if not 0 <= layer < self.arch.n_layers:
