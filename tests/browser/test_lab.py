@@ -23,6 +23,7 @@ from playwright.sync_api import expect, sync_playwright
 ROOT = Path(__file__).parents[2]
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 CHAPTER_MS = 180_000
+STEP_MS = 60_000  # a busy machine draws a long notebook slowly; nothing here measures that
 
 pytestmark = pytest.mark.browser
 
@@ -106,6 +107,8 @@ def context():
         browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         context = browser.new_context(viewport={"width": 1280, "height": 1000})
         outside = re.compile(r"^https?://(?!127\.0\.0\.1[:/])")
+        context.set_default_timeout(STEP_MS)
+        expect.set_options(timeout=STEP_MS)
         context.route(outside, lambda route: route.abort())
         yield context
         browser.close()
@@ -117,7 +120,7 @@ def chapter(request, lab, context):
     page = context.new_page()
     page.goto(f"{lab}/lab/tree/notebooks/{request.param.name}")
     page.wait_for_function(f"() => window.jupyterapp?.shell.currentWidget && {CELLS}.length > 1")
-    expect(page.get_by_role("button", name="| Idle")).to_be_visible(timeout=60_000)
+    expect(page.get_by_role("button", name="| Idle")).to_be_visible()
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
     page.wait_for_function(FINISHED, timeout=CHAPTER_MS)
