@@ -17,3 +17,10 @@
     },
   });
 })();
+
+// The list of references is marked as a list without items, which screen readers announce as empty.
+document.addEventListener("DOMContentLoaded", () => {
+  for (const list of document.querySelectorAll(".citation-list[role=list]")) {
+    list.removeAttribute("role");
+  }
+});

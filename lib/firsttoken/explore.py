@@ -69,7 +69,7 @@ def explore(
     stage = _Stage(draw, alt, choices)
     inputs = [_input(control) for control in choices]
     on_site = os.environ.get("FIRSTTOKEN_SITE") == "1"
-    picture = _prerendered(stage, choices, inputs) if on_site else _live(stage, choices, inputs)
+    picture = _prerendered(stage, choices, inputs) if on_site else _live(stage, inputs)
     box = widgets.VBox([*inputs, picture])
     box.add_class("ft-explore")
     display(box, HTML(_face()))
@@ -209,7 +209,7 @@ class _Stage:
         return f"{alt.strip()} ({', '.join(now)})"
 
 
-def _live(stage: _Stage, controls: tuple, inputs: list[widgets.Widget]) -> widgets.Widget:
+def _live(stage: _Stage, inputs: list[widgets.Widget]) -> widgets.Widget:
     """Return a picture that is drawn anew whenever an input changes.
 
     Drawing inside the event is what keeps the last frame true: while it runs, the front end
@@ -239,7 +239,9 @@ def _error_html(error: Exception) -> str:
     return f'<pre class="ft-error" role="alert">{html.escape(text)}</pre>'
 
 
-def _prerendered(stage: _Stage, controls: tuple, inputs: list[widgets.Widget]) -> widgets.Widget:
+def _prerendered(
+    stage: _Stage, controls: tuple[_Control, ...], inputs: list[widgets.Widget]
+) -> widgets.Widget:
     """Return stacks of all frames, one stack in the other, that switch without a kernel."""
     drawings = {}
     for indices in itertools.product(*(range(len(control.values)) for control in controls)):

@@ -1,0 +1,285 @@
+import gzip
+import importlib
+import itertools
+import json
+import re
+
+import ipywidgets
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+# `from firsttoken.explore import explore` is the reader's way; the module's parts are needed here.
+module = importlib.import_module("firsttoken.explore")
+
+ALT = "A line that rises with x."
+
+
+def draw(ax, slope, word="a"):
+    ax.plot([0, 1], [0, slope])
+    ax.set(xlabel="x (1)", ylabel="y (1)", title=word, ylim=(0, 10))
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Call explore and return (inputs, picture): what it displayed."""
+
+    def run(*args, site=False, **kwargs):
+        shown = []
+        monkeypatch.setattr(module, "display", lambda *objects: shown.extend(objects))
+        monkeypatch.setenv("FIRSTTOKEN_SITE", "1" if site else "")
+        module.explore(*args, **kwargs)
+        box, face = shown
+        assert "<script>" in face.data and "<style>" in face.data
+        *inputs, picture = box.children
+        return inputs, picture
+
+    return run
+
+
+def alt_of(picture):
+    return re.search('aria-label="([^"]*)"', picture.value)[1]
+
+
+def without_box(html):
+    return re.sub(r'viewBox="[^"]*"|(min|max)-width:\d+px', "", html)
+
+
+def frames(picture, indices=()):
+    """Yield (indices, html) of every picture in nested stacks."""
+    if isinstance(picture, ipywidgets.HTML):
+        yield indices, picture.value
+    else:
+        for i, child in enumerate(picture.children):
+            yield from frames(child, (*indices, i))
+
+
+def test_live_slider_redraws_and_names_its_values(run):
+    (slope, word), picture = run(draw, alt=ALT, slope=[1, 2, 5], word=["a", "b"])
+    assert isinstance(slope, ipywidgets.SelectionSlider)
+    assert isinstance(word, ipywidgets.Dropdown)
+    assert alt_of(picture) == f"{ALT} (slope: 1, word: a)"
+    before = picture.value
+    slope.index = 2
+    assert alt_of(picture) == f"{ALT} (slope: 5, word: a)" and picture.value != before
+    word.index = 1
+    assert alt_of(picture) == f"{ALT} (slope: 5, word: b)" and ">b</text>" in picture.value
+
+
+@settings(max_examples=6)  # each draws up to seven frames
+@given(moves=st.lists(st.tuples(st.booleans(), st.integers(0, 2)), max_size=5))
+def test_no_frame_is_stale(moves):
+    """Whatever the moves, the picture is the one that a fresh figure gives for the last values."""
+    lists = {"slope": [1, 2, 5], "word": ["a", "b", "c"]}
+    controls = module._read_controls(lists, {}, {})
+    inputs = [module._input(control) for control in controls]
+    picture = module._live(module._Stage(draw, ALT, controls), inputs)
+    for which, index in moves:
+        inputs[which].index = index
+    last = tuple(source.index for source in inputs)
+    fresh = module._Stage(draw, ALT, controls)
+    expected = fresh.frame(fresh.drawing(last), last)
+    assert without_box(picture.value) == without_box(expected)
+
+
+def test_a_stage_that_does_not_clear_would_be_caught(monkeypatch):
+    controls = module._read_controls({"slope": [1, 2]}, {}, {})
+    stage = module._Stage(draw, ALT, controls)
+    first = stage.drawing((0,))
+    monkeypatch.setattr(stage._figure, "clear", lambda: None)
+    monkeypatch.setattr(stage._figure, "delaxes", lambda ax: None)
+    stage.drawing((1,))
+    assert stage.drawing((0,)) != first
+
+
+def test_site_has_every_frame_and_each_is_the_live_one(run):
+    lists = {"slope": [1, 2, 5], "word": ["a", "b"]}
+    inputs, live = run(draw, alt=ALT, **lists)
+    _, stacked = run(draw, alt=ALT, site=True, **lists)
+    found = dict(frames(stacked))
+    assert set(found) == set(itertools.product(range(3), range(2)))
+    for indices, html in found.items():
+        for source, index in zip(inputs, indices, strict=True):
+            source.index = index
+        assert without_box(html) == without_box(live.value)
+    assert len({re.search('viewBox="[^"]*"', html)[0] for html in found.values()}) == 1
+
+
+def test_site_draws_each_combination_once(run):
+    calls = []
+
+    def counted(ax, **values):
+        calls.append(tuple(values.values()))
+        draw(ax, **values)
+
+    run(counted, alt=ALT, site=True, slope=[1, 2, 5], word=["a", "b"])
+    assert sorted(calls) == sorted(itertools.product([1, 2, 5], ["a", "b"]))
+
+
+def test_site_links_every_slider_to_its_stacks(run):
+    """Without a kernel only these links exist: follow them by hand."""
+    links = []
+    real = ipywidgets.jsdlink
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module.widgets, "jsdlink", lambda *ends: links.append(ends) or real(*ends))
+        inputs, picture = run(draw, alt=ALT, site=True, slope=[1, 2, 5], word=["a", "b"])
+    for indices in itertools.product(range(3), range(2)):
+        for (source, trait), (stack, target) in links:
+            assert (trait, target) == ("index", "selected_index")
+            stack.selected_index = indices[inputs.index(source)]
+        shown = picture
+        while isinstance(shown, ipywidgets.Stack):
+            shown = shown.children[shown.selected_index]
+        assert shown.value == dict(frames(picture))[indices]
+
+
+@pytest.mark.parametrize("site", [False, True])
+def test_initial_values(run, site):
+    inputs, picture = run(
+        draw,
+        alt=ALT,
+        site=site,
+        slope=[1, 2, 5],
+        word=["a", "b"],
+        initial={"slope": 5, "word": "b"},
+    )
+    assert [source.value for source in inputs] == [5, "b"]
+    while isinstance(picture, ipywidgets.Stack):
+        picture = picture.children[picture.selected_index]
+    assert alt_of(picture) == f"{ALT} (slope: 5, word: b)"
+
+
+def test_labels_units_and_formats(run):
+    (tokens, size), _ = run(
+        lambda ax, n_tokens, size: None,
+        alt=ALT,
+        n_tokens=np.array([1024, 131072]),
+        size=[0.5, 1.0],
+        labels={"n_tokens": ("Context", "tokens"), "size": ("Size", lambda v: f"{v:.1f} B")},
+    )
+    assert tokens.description == "Context" and size.description == "Size"
+    assert [text for text, _ in tokens.options] == ["1,024 tokens", "131,072 tokens"]
+    assert [text for text, _ in size.options] == ["0.5 B", "1.0 B"]
+    assert type(tokens.value) is int
+
+
+def test_a_draw_that_takes_a_figure(run):
+    def two(fig, slope):
+        for ax in fig.subplots(1, 2):
+            ax.plot([0, slope])
+
+    (slope,), picture = run(two, alt=ALT, slope=[1, 2])
+    slope.index = 1
+    assert len(re.findall("clipPath id", picture.value)) == 2
+
+
+def test_alt_may_be_a_function_of_the_values(run):
+    (slope,), picture = run(draw, alt=lambda slope: f"Slope is {slope}.", slope=[1, 2])
+    slope.index = 1
+    assert alt_of(picture).startswith("Slope is 2.")
+
+
+def test_an_error_takes_the_figures_place_until_the_next_good_frame(run):
+    def fragile(ax, slope):
+        if slope == 2:
+            raise KeyError("<kv_heads>")
+        draw(ax, slope)
+
+    (slope,), picture = run(fragile, alt=ALT, slope=[1, 2, 5])
+    good = picture.value
+    slope.index = 1
+    assert 'role="alert"' in picture.value and "<svg" not in picture.value
+    assert "KeyError: &#x27;&lt;kv_heads&gt;&#x27;" in picture.value
+    assert "raise KeyError" in picture.value and "in fragile" in picture.value
+    assert len(picture.value.splitlines()) <= 4
+    slope.index = 0
+    assert without_box(picture.value) == without_box(good)
+
+
+def test_an_error_deep_in_matplotlib_shows_the_readers_line(run):
+    def wrong(ax, slope):
+        ax.plot([0, 1], [0, slope, 2])
+
+    _, picture = run(wrong, alt=ALT, slope=[1, 2])
+    assert "ax.plot([0, 1], [0, slope, 2])" in picture.value
+    assert "site-packages" not in picture.value and "ValueError: " in picture.value
+
+
+def test_the_site_is_not_built_with_a_broken_figure(run):
+    def broken(ax, slope):
+        return 1 / (slope - 2)
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        run(broken, alt=ALT, site=True, slope=[1, 2])
+    assert "{'slope': 2}" in caught.value.__notes__[0]
+
+
+def nothing(ax, **_values):
+    """Draw nothing, whatever the controls."""
+
+
+BAD_CALLS = {
+    "no control": ({}, "1 to 3, got 0"),
+    "four controls": ({c: [1, 2] for c in "abcd"}, r"1 to 3, got 4: \['a', 'b', 'c', 'd'\]"),
+    "too many combinations": ({"a": range(11), "b": range(11)}, "11 × 11 = 121 .* at most 120"),
+    "empty": ({"a": []}, "a must have at least two values"),
+    "one value": ({"a": [1]}, "a must have at least two values"),
+    "unsorted": ({"a": [1, 3, 2]}, r"a must rise .* \[1, 3, 2\]"),
+    "falling": ({"a": [2, 1]}, "a must rise"),
+    "twice": ({"a": [1, 1, 2]}, "a must rise"),
+    "not a number": ({"a": [1.0, float("nan")]}, "a must rise"),
+    "word twice": ({"a": ["x", "y", "x"]}, "a must not have a value twice"),
+    "mixed": ({"a": [1, "x"]}, "a must be all numbers or all strings"),
+    "booleans": ({"a": [False, True]}, "a must be all numbers or all strings"),
+    "a string": ({"a": "abc"}, "a must be a list of values, got 'abc'"),
+    "a number": ({"a": 3}, "a must be a list of values, got 3"),
+    "same text": (
+        {"a": [1.0, 2.0], "labels": {"a": ("A", lambda v: "x")}},
+        "a shows different values as the same text",
+    ),
+    "unknown label": ({"a": [1, 2], "labels": {"b": "B"}}, "labels names 'b'"),
+    "unknown initial": ({"a": [1, 2], "initial": {"b": 1}}, "initial names 'b'"),
+    "initial not offered": ({"a": [1, 2], "initial": {"a": 3}}, r"initial\['a'\] is 3"),
+    "empty alt": ({"a": [1, 2], "alt": "  "}, "alt must say"),
+    "no alt": ({"a": [1, 2], "alt": None}, "alt must say"),
+}
+
+
+@pytest.mark.parametrize("site", [False, True])
+@pytest.mark.parametrize("call, message", BAD_CALLS.values(), ids=BAD_CALLS)
+def test_bad_calls_are_named(run, call, message, site):
+    with pytest.raises(ValueError, match=message):
+        run(nothing, site=site, **{"alt": ALT} | call)
+
+
+def test_draw_must_take_a_canvas_and_the_controls(run):
+    with pytest.raises(ValueError, match="`ax` or `fig` first"):
+        run(lambda axes, a: None, alt=ALT, a=[1, 2])
+    with pytest.raises(ValueError, match="does not take the controls"):
+        run(lambda ax, b: None, alt=ALT, a=[1, 2])
+
+
+@given(values=st.lists(st.floats(-1e6, 1e6) | st.integers(-100, 100), min_size=2, max_size=6))
+def test_only_rising_lists_are_accepted(values):
+    rising = all(a < b for a, b in itertools.pairwise(values))
+    try:
+        assert module._read_values("a", values) == tuple(values) and rising
+    except ValueError:
+        assert not rising
+
+
+def test_a_slider_figure_fits_its_budget(run):
+    """Two lines, markers and a legend: 24 frames take less than a fifth of 150 KB after gzip."""
+
+    def full(ax, a, b, c):
+        x = np.linspace(0, 1, 60)
+        ax.plot(x, a * x**b, label="first")
+        ax.plot(x[::6], c * x[::6], "o--", label="second")
+        ax.set(xlabel="x (1)", ylabel="y (1)", title=f"{a} {b} {c}")
+        ax.legend()
+
+    ipywidgets.Widget.close_all()
+    run(full, alt=ALT, site=True, a=[1, 2], b=[1, 2, 3], c=[1, 2, 3, 4])
+    state = json.dumps(ipywidgets.Widget.get_manager_state(drop_defaults=False))
+    assert len(gzip.compress(state.encode())) <= 150_000 / 5
