@@ -49,30 +49,34 @@ SKIPPED_PREFIX = "_sysconfigdata"
 class Recipe:
     """What decides the weights of one model.
 
-    A step sees `tokens_per_step` tokens. The first `short_share` of the steps use short
-    windows, which cost less attention; the rest use the model's whole context.
+    A step sees `tokens_per_step` tokens. The first `short_steps` use short windows, which cost
+    less attention; the rest use the model's whole context. The learning rate warms up, falls
+    to `knee` of its peak while the windows are short, and from there to zero.
     """
 
     shape: dict
     steps: int
+    short_steps: int
     seed: int = 0
     muon_lr: float = 0.02
     adam_lr: float = 3e-3
     weight_decay: float = 0.1
-    warmup: float = 0.02
+    warmup_steps: int = 90
+    knee: float = 0.4
     tokens_per_step: int = 4096
     short_window: int = 128
-    short_share: float = 0.7
 
 
 VOCAB_SIZE, CONTEXT, HELDOUT_FILES = 1024, 512, 12
 TARGET = Recipe(
     {"n_layers": 8, "d_model": 192, "n_heads": 6, "n_kv_heads": 2, "head_dim": 32, "d_ff": 512},
-    steps=4500,
+    steps=3300,
+    short_steps=2700,
 )
 DRAFT = Recipe(
     {"n_layers": 1, "d_model": 128, "n_heads": 4, "n_kv_heads": 2, "head_dim": 32, "d_ff": 352},
-    steps=2000,
+    steps=1500,
+    short_steps=1000,
 )
 
 
@@ -137,14 +141,13 @@ class Batches:
 
     def __init__(self, stream: np.ndarray, recipe: Recipe):
         self.stream, self.recipe = stream, recipe
-        self.n_short = round(recipe.short_share * recipe.steps)
         self._key, self._starts = None, None
 
     def __call__(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        short = step < self.n_short
+        short = step < self.recipe.short_steps
         window = self.recipe.short_window if short else CONTEXT
         n_rows = self.recipe.tokens_per_step // window
-        first = (step if short else step - self.n_short) * n_rows
+        first = (step if short else step - self.recipe.short_steps) * n_rows
         per_epoch = (len(self.stream) - 1) // window - 1
         rows = []
         for i in range(first, first + n_rows):
@@ -183,9 +186,10 @@ def optimizers(model: Llama, recipe: Recipe) -> list[torch.optim.Optimizer]:
     ]
 
 
-def schedule(step: int, n_steps: int, warmup: float) -> float:
-    """Factor on the learning rate: linear warm-up, then linear decay to zero."""
-    return min(1.0, (step + 1) / max(1, warmup * n_steps)) * (1 - step / n_steps)
+def schedule(step: int, recipe: Recipe) -> float:
+    """Factor on the learning rates at a step."""
+    falling = np.interp(step, [0, recipe.short_steps, recipe.steps], [1.0, recipe.knee, 0.0])
+    return float(min(1.0, (step + 1) / recipe.warmup_steps) * falling)
 
 
 def train(
@@ -234,7 +238,7 @@ def train(
             loss = loss_of(tokens, targets, wanted)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        factor = schedule(step, n_steps, recipe.warmup)
+        factor = schedule(step, recipe)
         for o, rates in zip(optims, base, strict=True):
             for group, rate in zip(o.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
@@ -324,7 +328,9 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     target_recipe, draft_recipe, limits = TARGET, DRAFT, {"n_heldout": HELDOUT_FILES}
     if args.quick:
-        target_recipe, draft_recipe = replace(TARGET, steps=12), replace(DRAFT, steps=6)
+        target_recipe, draft_recipe = (
+            replace(r, steps=12, short_steps=6, warmup_steps=2) for r in (TARGET, DRAFT)
+        )
         limits = {"n_heldout": 1, "max_train": 20}
     args.work.mkdir(parents=True, exist_ok=True)
     model_dir = args.out / "model"

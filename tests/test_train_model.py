@@ -20,6 +20,7 @@ SPEC.loader.exec_module(train_model)
 TINY = train_model.Recipe(
     {"n_layers": 1, "d_model": 16, "n_heads": 2, "n_kv_heads": 1, "head_dim": 8, "d_ff": 16},
     steps=6,
+    short_steps=3,
     tokens_per_step=512,
 )
 ARCH = train_model.Architecture(
@@ -88,7 +89,7 @@ def test_a_checkpoint_of_another_recipe_is_refused(tmp_path):
 
 
 def test_an_epoch_shows_every_window_once():
-    recipe = dataclasses.replace(TINY, steps=10**6, tokens_per_step=128)
+    recipe = dataclasses.replace(TINY, steps=10**6, short_steps=10**6, tokens_per_step=128)
     batches = train_model.Batches(np.arange(5000), recipe)
     n_windows = (5000 - 1) // 128 - 1
     starts = sorted(int(batches(step)[0][0, 0]) for step in range(n_windows))
@@ -102,3 +103,10 @@ def test_no_held_out_file_is_trained_on():
     train, heldout = train_model.split_corpus(source, 12)
     assert len(heldout) == 12 and not set(train) & set(heldout)
     assert not any("test" in f.parts or f.name.startswith("_sysconfigdata") for f in train)
+
+
+def test_the_learning_rate_warms_up_bends_and_ends_at_zero():
+    recipe = dataclasses.replace(TINY, steps=100, short_steps=80, warmup_steps=10, knee=0.4)
+    factors = [train_model.schedule(step, recipe) for step in range(101)]
+    assert np.argmax(factors) == 9 and factors[80] == pytest.approx(0.4) and factors[100] == 0
+    assert np.all(np.diff(factors[:10]) > 0) and np.all(np.diff(factors[9:]) < 0)
