@@ -55,7 +55,8 @@ def test_softmax_is_a_distribution_that_ignores_a_constant(z, shift):
 def test_temperature_flattens_and_keeps_the_order(z, cold, hot):
     p = [softmax(apply_temperature(z, tau)) for tau in (cold, 1, hot)]
     assert entropy(p[0]) <= entropy(p[1]) + 1e-9 and entropy(p[1]) <= entropy(p[2]) + 1e-9
-    np.testing.assert_array_equal(np.argsort(z / hot, kind="stable"), np.argsort(z, kind="stable"))
+    rising = apply_temperature(z, hot)[np.argsort(z)]
+    assert (rising[1:] >= rising[:-1]).all()
     np.testing.assert_array_equal(apply_temperature(z, hot), z / hot)
 
 
@@ -118,7 +119,7 @@ def test_top_p_is_the_smallest_set_that_reaches_p(z, p):
     mass = sum(probability[i] for i in got)
     assert got and mass >= p - 2e-12
     if len(got) > 1:  # no smaller set would do: without its least likely token it falls short
-        assert mass - min(probability[i] for i in got) <= p
+        assert mass - min(probability[i] for i in got) < p + 1e-12
     outside = set(range(len(z))) - got
     assert all((-z[i], i) < (-z[j], j) for i in got for j in outside)
 
