@@ -16,8 +16,8 @@ import re
 from types import MappingProxyType
 
 import matplotlib.pyplot as plt
-from cycler import cycler
 from IPython.display import HTML, display
+from matplotlib import cycler
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatterMathtext

@@ -1,0 +1,81 @@
+"""What only the torch backend has; test_llama.py holds both backends to transformers."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firsttoken import kv_cache, llama
+from firsttoken.architectures import Architecture
+from firsttoken.llama_torch import KVCache, Llama
+
+ARCH = Architecture("tiny", 2, 16, 4, 2, 4, 24, 50, tied_embeddings=True, max_context=32)
+RNG = np.random.default_rng(0)
+WEIGHTS = {
+    name: RNG.normal(size=shape).astype(np.float32) / 4
+    for name, shape in llama.weight_shapes(ARCH).items()
+}
+STEPS = st.lists(st.one_of(st.integers(1, 5), st.floats(0, 1)), max_size=12)
+
+
+@given(steps=STEPS)
+def test_the_cache_behaves_like_the_numpy_one(steps):
+    """An integer appends as many tokens, a fraction truncates to that share of the length."""
+    caches = [KVCache(ARCH, 2, 24), kv_cache.KVCache(ARCH, 2, 24)]
+    for step in steps:
+        if isinstance(step, float):
+            for cache in caches:
+                cache.truncate(int(step * cache.length))
+        elif caches[0].length + step <= 24:
+            for layer in range(ARCH.n_layers):
+                k, v = RNG.normal(size=(2, 2, 2, step, 4)).astype(np.float32)
+                caches[0].append(layer, torch.tensor(k), torch.tensor(v))
+                caches[1].append(layer, k, v)
+        assert caches[0].length == caches[1].length
+        for layer in range(ARCH.n_layers):
+            np.testing.assert_array_equal(caches[0].keys(layer), caches[1].keys(layer))
+            np.testing.assert_array_equal(caches[0].values(layer), caches[1].values(layer))
+    assert caches[0].nbytes == caches[1].nbytes
+
+
+def test_a_cache_refuses_what_does_not_fit_and_writes_nothing():
+    cache = KVCache(ARCH, 1, 4)
+    one = torch.ones(1, 2, 3, 4)
+    cache.append(0, one, one)
+    for k, message in [
+        (one, "holds 3 tokens of 4"),
+        (torch.ones(1, 3, 1, 4), r"\(B, K, T, H\)"),
+        (torch.ones(2, 2, 1, 4), r"\(B, K, T, H\)"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            cache.append(0, k, k)
+    assert cache.keys(0).shape == (1, 2, 3, 4) and cache.length == 0
+    with pytest.raises(ValueError, match="length 1"):
+        cache.truncate(1)
+    with pytest.raises(ValueError, match="capacity 0"):
+        KVCache(ARCH, 1, 0)
+
+
+def test_parameters_start_frozen_and_learn_when_asked():
+    model = Llama(ARCH, WEIGHTS)
+    assert not any(p.requires_grad for p in model.parameters())
+    model.requires_grad_(True)
+    model([[1, 2, 3]]).square().mean().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+
+
+def test_tied_weights_are_one_tensor():
+    model = Llama(ARCH, WEIGHTS)
+    assert model.lm_head.weight is model.model["embed_tokens"].weight
+    assert sum(p.numel() for p in model.parameters()) == ARCH.n_params
+
+
+def test_bfloat16_computes_near_the_reference_with_a_cache_of_its_own_kind():
+    exact, tokens = llama.Llama(ARCH, WEIGHTS), RNG.integers(50, size=(2, 9))
+    model = Llama(ARCH, WEIGHTS).to(torch.bfloat16)
+    cache = model.new_cache(2)
+    model(tokens[:, :8], cache)
+    got = model(tokens[:, 8:], cache)[:, -1].float()
+    assert cache.keys(0).dtype == torch.bfloat16
+    np.testing.assert_allclose(got, exact(tokens)[:, -1], atol=0.1)
