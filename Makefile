@@ -1,7 +1,7 @@
 # First Token. `make` alone lists what there is to do.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help lab test book serve check clean
+.PHONY: help lab test book serve bench check clean
 
 PORT ?= 8000
 LAB_FLAGS ?=
@@ -34,6 +34,9 @@ serve: .venv/installed ## build the site and serve it (PORT=8000)
 	@$(MAKE) --no-print-directory book
 	@echo "The book is at http://localhost:$(PORT) . Ctrl-C stops it."
 	@exec $(PY) -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
+
+bench: .venv/installed ## compare speed with other programs (minutes; wants a quiet machine)
+	@for program in benchmarks/*.py; do echo "Running $$program."; $(PY) $$program || exit 1; done
 
 check: .venv/installed ## what CI runs: linters, tests, site, real browsers
 	@echo "Checking style."
