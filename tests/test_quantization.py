@@ -67,11 +67,11 @@ def test_groups_are_runs_of_neighbours(x, bits, data):
     assert grouped.scale.size == x.size // size
 
 
-@given(x=array, bits=st.sampled_from(BITS), symmetric=st.booleans())
-def test_quantizing_twice_changes_nothing(x, bits, symmetric):
-    once = quantize(x, bits, symmetric=symmetric).dequantize()
-    twice = quantize(once, bits, symmetric=symmetric).dequantize()
-    np.testing.assert_allclose(twice, once, rtol=1e-6)
+@given(x=array, bits=st.sampled_from(BITS))
+def test_quantizing_twice_changes_nothing(x, bits):
+    """Symmetric codes reach the largest number exactly; a rounded zero point may miss it."""
+    once = quantize(x, bits).dequantize()
+    np.testing.assert_allclose(quantize(once, bits).dequantize(), once, rtol=1e-6)
 
 
 @pytest.mark.parametrize("bits", BITS)
