@@ -51,7 +51,8 @@ class Recipe:
 
     A step sees `tokens_per_step` tokens. The first `short_steps` use short windows, which cost
     less attention; the rest use the model's whole context. The learning rate warms up, falls
-    to `knee` of its peak while the windows are short, and from there to zero.
+    to `knee` of its peak while the windows are short, and from there to zero. A model with
+    `from_layers` starts from those layers of its teacher, and from its embedding and last norm.
     """
 
     shape: dict
@@ -65,6 +66,7 @@ class Recipe:
     knee: float = 0.4
     tokens_per_step: int = 4096
     short_window: int = 128
+    from_layers: tuple[int, ...] = ()
 
 
 VOCAB_SIZE, CONTEXT, HELDOUT_FILES = 1024, 512, 12
@@ -73,11 +75,8 @@ TARGET = Recipe(
     steps=3300,
     short_steps=2700,
 )
-DRAFT = Recipe(
-    {"n_layers": 1, "d_model": 128, "n_heads": 4, "n_kv_heads": 2, "head_dim": 32, "d_ff": 352},
-    steps=1500,
-    short_steps=1000,
-)
+# Two layers: with one, a model cannot look up what followed the last time (induction).
+DRAFT = Recipe(TARGET.shape | {"n_layers": 2}, steps=1500, short_steps=1000, from_layers=(0, 7))
 
 
 def source_files(folder: Path) -> list[Path]:
@@ -176,6 +175,20 @@ def initial_weights(shape: Architecture, seed: int) -> dict[str, np.ndarray]:
     return weights
 
 
+def layers_of(teacher: Llama, layers: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """The weights of a shallower model: some layers of the teacher, and all outside of them."""
+    renumbered = {str(old): str(new) for new, old in enumerate(layers)}
+    weights = {}
+    for name, weight in teacher.state_dict().items():
+        parts = name.split(".")
+        if parts[1] == "layers":
+            if parts[2] not in renumbered:
+                continue
+            parts[2] = renumbered[parts[2]]
+        weights[".".join(parts)] = weight.numpy()
+    return weights
+
+
 def optimizers(model: Llama, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside the blocks, AdamW for the embedding and the norms."""
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and ".layers." in n]
@@ -204,7 +217,11 @@ def train(
 ) -> tuple[Llama, dict]:
     """Train one model; with a teacher, towards the teacher's distribution (KL)."""
     torch.manual_seed(recipe.seed)
-    model = Llama(arch, initial_weights(arch, recipe.seed)).requires_grad_(True)
+    if recipe.from_layers:
+        weights = layers_of(teacher, recipe.from_layers)
+    else:
+        weights = initial_weights(arch, recipe.seed)
+    model = Llama(arch, weights).requires_grad_(True)
     batches, n_steps = Batches(stream, recipe), recipe.steps
     optims = optimizers(model, recipe)
     base = [[g["lr"] for g in o.param_groups] for o in optims]
@@ -415,8 +432,8 @@ def model_card(report: dict) -> str:
     return f"""# The shipped pair
 
 Two small language models of Python source code, in Hugging Face's Llama format, for the
-experiments of this book: `target/`, and `draft/`, which was distilled from it. They write text
-that looks like Python. They are good for nothing else.
+experiments of this book: `target/`, and `draft/`, two of its layers distilled from all eight.
+They write text that looks like Python. They are good for nothing else.
 
 | | parameters | layers | width | query / KV heads | steps | wall time | loss | bits per byte |
 |---|---|---|---|---|---|---|---|---|
