@@ -5,6 +5,7 @@ Notebooks run only when they, lib/, data/ or the pinned versions have changed.
 """
 
 import hashlib
+import importlib
 import json
 import os
 import shutil
@@ -29,6 +30,8 @@ INPUTS = ("lib", "data", "constraints.txt")
 def main() -> int:
     BUILD.mkdir(exist_ok=True)
     fetch_scripts()
+    # On a new machine this builds the font cache; in a notebook its notice would be a warning.
+    importlib.import_module("matplotlib.font_manager")
     drop_stale_outputs()
     write_config()
     jupyter_book = Path(sys.executable).with_name("jupyter-book")
