@@ -226,6 +226,7 @@ def train(
     optims = optimizers(model, recipe)
     base = [[g["lr"] for g in o.param_groups] for o in optims]
     checkpoint, start, curve, seconds = work / f"{name}.pt", 0, [], 0.0
+    machine = processor()
     if checkpoint.exists():
         state = torch.load(checkpoint)
         if state["recipe"] != asdict(recipe):
@@ -234,6 +235,7 @@ def train(
         for o, s in zip(optims, state["optimizers"], strict=True):
             o.load_state_dict(s)
         start, curve, seconds = state["step"], state["curve"], state["seconds"]
+        machine = state["machine"]
 
     def loss_of(tokens, targets, wanted):
         logits = model(tokens).flatten(0, 1).float()
@@ -275,13 +277,14 @@ def train(
                 "step": step + 1,
                 "curve": curve,
                 "seconds": seconds + last_saved - began,
+                "machine": machine,
             }
             # Written beside and renamed, so that a stop in mid-write loses nothing.
             torch.save(state, checkpoint.with_suffix(".tmp"))
             checkpoint.with_suffix(".tmp").replace(checkpoint)
     model.requires_grad_(False)
     wall = seconds + time.perf_counter() - began
-    return model, {"steps": n_steps, "wall_s": round(wall, 1), "loss_curve": curve}
+    return model, {"wall_s": round(wall, 1), "machine": machine, "loss_curve": curve}
 
 
 def save(model: Llama, folder: Path) -> None:
@@ -399,7 +402,6 @@ def main(argv: list[str] | None = None) -> None:
             "train_sha256": _hashes(train_files, args.source),
             "heldout_sha256": _hashes(heldout_files, args.source),
         },
-        "machine": processor(),
         "versions": {
             "torch": torch.__version__,
             "numpy": np.__version__,
@@ -455,7 +457,8 @@ characters or more that also stand somewhere in the training text: imports, lice
 begins and separates documents.
 
 **Training.** `scripts/train_model.py`, seed {report["target"]["seed"]}; Muon for the matrices,
-AdamW for the embedding, bfloat16 arithmetic on {report["machine"]}. `training.json` holds the whole
+AdamW for the embedding, bfloat16 arithmetic on {report["target"]["machine"]}
+(draft: {report["draft"]["machine"]}). `training.json` holds the whole
 recipe, both loss curves, the versions, and the hash of every file read.
 
 **Licence.** The weights and `data/heldout.txt` derive from Python's standard library, which is

@@ -52,7 +52,8 @@ def test_the_report_says_how_it_was_made(quick):
     assert len(report["corpus"]["train_sha256"]) == 20
     assert not set(report["corpus"]["train_sha256"]) & set(report["corpus"]["heldout_sha256"])
     assert 0 < report["heldout"]["acceptance"] < 1
-    assert report["target"]["loss_curve"] and report["machine"] and report["versions"]["torch"]
+    assert report["target"]["loss_curve"] and report["draft"]["machine"]
+    assert report["versions"]["torch"] == torch.__version__
     card = (quick / "model" / "README.md").read_text()
     assert f"{report['heldout']['bits_per_byte_target']:.3f}" in card and "PSF" in card
     assert (quick / "heldout.txt").stat().st_size == report["heldout"]["bytes"]
