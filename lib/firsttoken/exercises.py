@@ -189,13 +189,15 @@ def _judge_test(test: Any, correct: Callable, mutants: Mapping[str, Callable]) -
         return Result("open", "Write the test, then run this cell again.")
     if on_correct is not None:
         row = ("It stopped with", _describe(on_correct, test))
-        return Result("wrong", "The test rejects the correct implementation.", (row,))
+        text = "The test rejects the correct implementation. Are numbers compared with a tolerance?"
+        return Result("wrong", text, (row,))
     survivors = [label for label, mutant in mutants.items() if complaint(mutant) is None]
     if not survivors:
         return Result("right", f"The test accepts the correct one and catches all {len(mutants)}.")
     caught = ("Caught", f"{len(mutants) - len(survivors)} of {len(mutants)}")
     if len(survivors) == len(mutants) > 1:
-        return Result("wrong", "The test accepts everything, right or wrong.", (caught,))
+        text = "The test accepts everything: is an `assert` or a `return` missing?"
+        return Result("wrong", text, (caught,))
     many = "wrong implementations" if len(survivors) > 1 else "a wrong implementation"
     return Result("wrong", f"The test accepts {many}: {'; '.join(survivors)}.", (caught,))
 
