@@ -158,8 +158,16 @@ def run(page, index: int, source: str | None = None):
     cell = shown(page, index)
     count = f"() => {CELLS}[{index}].model.executionCount"
     before = page.evaluate(count)
-    cell.locator(".cm-content").click()
-    if source is not None:
+    if source is None:  # its input may be folded away, so the key goes to the notebook
+        page.evaluate(
+            """() => {
+                const notebook = window.jupyterapp.shell.currentWidget.content;
+                notebook.mode = 'command';
+                notebook.node.focus();
+            }"""
+        )
+    else:
+        cell.locator(".cm-content").click()
         page.keyboard.press("ControlOrMeta+A")
         page.keyboard.insert_text(source)
     page.keyboard.press("Shift+Enter")
