@@ -13,7 +13,7 @@ from playwright.sync_api import sync_playwright
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "_build" / "html"
 PICTURE = ROOT / "book" / "readme.png"
-CHAPTER, FIGURE = "notebooks/04_kv_cache.html", "Batch (sequences)"
+CHAPTER, FIGURE = "notebooks/04_kv_cache.html", "KV heads"
 
 
 class Quiet(SimpleHTTPRequestHandler):
