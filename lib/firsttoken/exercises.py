@@ -189,7 +189,11 @@ def _judge_test(test: Any, correct: Callable, mutants: Mapping[str, Callable]) -
         return Result("open", "Write the test, then run this cell again.")
     if on_correct is not None:
         row = ("It stopped with", _describe(on_correct, test))
-        text = "The test rejects the correct implementation. Are numbers compared with a tolerance?"
+        if isinstance(on_correct, AssertionError):
+            advice = "Are numbers compared with a tolerance?"
+        else:
+            advice = "It stops with an error, so the slip may be in the test itself."
+        text = f"The test rejects the correct implementation. {advice}"
         return Result("wrong", text, (row,))
     survivors = [label for label, mutant in mutants.items() if complaint(mutant) is None]
     if not survivors:
