@@ -121,6 +121,12 @@ def test_alt_is_required(fig, alt):
         html_of(fig, alt=alt)
 
 
+def test_an_artist_without_points_leaves_the_svg_well_formed():
+    fig = Figure()
+    fig.add_subplot().scatter([], [], alpha=0.5)
+    ET.fromstring(plots.inline_svg(plots.svg_drawing(fig), "nothing", plots.extent(fig)))
+
+
 def test_text_stays_text_and_keeps_every_digit(fig):
     text = "".join(ET.fromstring(html_of(fig)).itertext())
     for wanted in ("1.12345", "context (tokens)", "A title", "a<b & c"):

@@ -226,6 +226,8 @@ def _minify(svg: str) -> str:
         tag = re.sub(r"\s*([MLQCz])\s*", r"\1", tag) if " d=" in tag else tag
         tag = _NOTHING.sub("", tag)
         tag = re.sub(r"\s+", " ", tag).replace('" />', '"/>')
+        if tag.startswith("<g") and tag.endswith("/>"):
+            return ""  # an artist without points leaves an empty group
         if tag.startswith("<g"):
             groups.append(tag != "<g>")
             return tag if groups[-1] else ""
