@@ -87,20 +87,28 @@ def files(*places: Path) -> Iterator[Path]:
 
 
 def drop_stale_outputs() -> None:
-    """Forget all outputs when what they were computed from has changed.
+    """Forget what was built from files that have changed since.
 
-    The cache itself only looks at a notebook's cells.
+    Jupyter Book's cache looks only at a notebook's cells, and Sphinx only at the pages' sources.
     """
+    if changed("inputs", *(ROOT / name for name in INPUTS)):
+        shutil.rmtree(CACHE, ignore_errors=True)
+        shutil.rmtree(BUILD / ".doctrees", ignore_errors=True)
+    if changed("static", BOOK / "_static"):
+        # Without a page to write, Sphinx would leave the old style sheet in the site.
+        shutil.rmtree(BUILD / ".doctrees", ignore_errors=True)
+
+
+def changed(stamp_name: str, *places: Path) -> bool:
+    """Say whether files under the places differ from those at the last call for this stamp."""
     digest = hashlib.sha256()
-    for file in files(*(ROOT / name for name in INPUTS)):
+    for file in files(*places):
         digest.update(str(file.relative_to(ROOT)).encode())
         digest.update(hashlib.sha256(file.read_bytes()).digest())
-    stamp = BUILD / "inputs.sha256"
-    if not stamp.exists() or stamp.read_text() != digest.hexdigest():
-        shutil.rmtree(CACHE, ignore_errors=True)
-        # Sphinx keeps the pages that were read; it must read them again.
-        shutil.rmtree(BUILD / ".doctrees", ignore_errors=True)
+    stamp = BUILD / f"{stamp_name}.sha256"
+    before = stamp.read_text() if stamp.exists() else None
     stamp.write_text(digest.hexdigest())
+    return before != digest.hexdigest()
 
 
 def write_config() -> None:
