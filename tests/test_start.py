@@ -1,0 +1,108 @@
+"""The map of the book: it has no circle, says nothing twice, and agrees with what stands."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import test_chapters
+from firsttoken.start import CHAPTERS, PARTS, path_to
+
+ROOT = Path(__file__).parents[1]
+STANDING = [path for path in test_chapters.NOTEBOOKS if path.stem in CHAPTERS]
+CHECK = re.compile(r"exercise-(\d+)-check$")
+stems = st.sampled_from(list(CHAPTERS))
+
+
+def test_eighteen_chapters_in_order():
+    assert [c.number for c in CHAPTERS.values()] == [f"{i:02}" for i in range(18)]
+    assert all(stem == chapter.stem for stem, chapter in CHAPTERS.items())
+    parts = [list(PARTS).index(c.part) for c in CHAPTERS.values()]
+    assert parts == sorted(parts)
+    assert set(parts) == set(range(len(PARTS)))
+
+
+@pytest.mark.parametrize("field", ["title", "question"])
+def test_no_two_chapters_share_a_text(field):
+    texts = [getattr(chapter, field) for chapter in CHAPTERS.values()]
+    assert len(set(texts)) == len(CHAPTERS)
+    assert all(text.endswith("?") for text in texts) == (field == "question")
+
+
+@given(stem=stems)
+def test_a_chapter_builds_on_earlier_ones_only(stem):
+    """So the map has no circle."""
+    requires = CHAPTERS[stem].requires
+    assert all(name in CHAPTERS and name < stem for name in requires)
+    assert list(requires) == sorted(set(requires))
+
+
+@given(stem=stems)
+def test_no_requirement_follows_from_another(stem):
+    for name in CHAPTERS[stem].requires:
+        others = [other for other in CHAPTERS[stem].requires if other != name]
+        implied = {c.stem for other in others for c in path_to(other)}
+        assert name not in implied
+
+
+@given(stem=stems)
+def test_a_path_is_closed_ordered_and_no_longer_than_needed(stem):
+    path = [chapter.stem for chapter in path_to(stem)]
+    assert path[-1] == stem
+    for i, name in enumerate(path):
+        assert set(CHAPTERS[name].requires) <= set(path[:i])
+    needed = {r for name in path for r in CHAPTERS[name].requires} | {stem}
+    assert set(path) == needed
+
+
+def test_an_unknown_chapter_is_refused():
+    with pytest.raises(ValueError, match=r"one of 00_start, .*, 17_engine; got '4'"):
+        path_to("4")
+
+
+def test_every_notebook_is_on_the_map():
+    assert STANDING == test_chapters.NOTEBOOKS
+
+
+def test_only_standing_chapters_have_tasks():
+    standing = {path.stem for path in STANDING}
+    assert {stem for stem, chapter in CHAPTERS.items() if chapter.n_tasks} == standing
+
+
+@pytest.mark.parametrize("path", STANDING, ids=lambda path: path.stem)
+def test_titles_and_totals_are_the_notebooks(path):
+    chapter = test_chapters.read(path)
+    on_map = CHAPTERS[path.stem]
+    assert chapter.notebook.cells[0].source.strip() == f"# {on_map.number} · {on_map.title}"
+    # A quiz is known by its question: asked twice it counts once.
+    asked = {ast.unparse(call.args[0]) for call in test_chapters.calls(chapter.code, "quiz")}
+    assert len(asked) == on_map.n_quizzes
+    assert len(test_chapters.exercise_cells(chapter)) == on_map.n_exercises
+
+
+@pytest.mark.parametrize("path", STANDING, ids=lambda path: path.stem)
+def test_a_solved_exercise_is_recorded_under_its_number(path):
+    """What is recorded is the name of a check up to the comma, and no other check has a name."""
+    chapter = test_chapters.read(path)
+    names = {}
+    for cell in chapter.code:
+        numbers = [found[1] for tag in test_chapters.tags(cell) if (found := CHECK.match(tag))]
+        for call in test_chapters.calls([cell], "check", "check_test"):
+            (name,) = [k.value.value for k in call.keywords if k.arg == "name"] or [""]
+            names.setdefault(*(numbers or [""]), set()).add(name.partition(",")[0])
+    assert names.pop("", {""}) == {""}
+    assert names == {n: {f"Exercise {n}"} for n in test_chapters.exercise_cells(chapter)}
+
+
+def test_the_readme_asks_the_same_questions():
+    readme = (ROOT / "README.md").read_text()
+    rows = re.findall(
+        r"^\| (\d\d) \| \[(.+?)\]\(notebooks/(.+?)\.ipynb\) \| (.+?) \|$", readme, re.M
+    )
+    assert rows, "README has no table of chapters"
+    for number, title, stem, question in rows:
+        chapter = CHAPTERS[stem]
+        assert (number, title, question) == (chapter.number, chapter.title, chapter.question)
