@@ -9,7 +9,7 @@ from transformers import LlamaForCausalLM
 
 from firsttoken import llama, llama_torch
 from firsttoken.architectures import Architecture
-from firsttoken.generate import generate
+from firsttoken.generate import evict, generate
 from firsttoken.llama import weight_shapes
 from firsttoken.sampling import SamplingParams
 from firsttoken.tokenizer import tokenizer
@@ -210,3 +210,83 @@ def test_wrong_prompts_are_named(backend):
         generate(model, [50], greedy())
     with pytest.raises(TypeError):
         generate(model, [1.5], greedy())
+
+
+# Making room in a full cache.
+
+
+def one_layer(seed=0):
+    arch = ARCH.replace(n_layers=1)
+    return llama.Llama(arch, random_weights(arch, seed))
+
+
+def cached(model, ids):
+    cache = model.new_cache(1, 64)
+    model([ids], cache)
+    return cache
+
+
+def largest_difference(model, cache, other):
+    assert cache.length == other.length
+    layers = range(model.arch.n_layers)
+    pairs = [(cache.keys(i), other.keys(i)) for i in layers]
+    pairs += [(cache.values(i), other.values(i)) for i in layers]
+    return max(np.abs(a - b).max() for a, b in pairs)
+
+
+@given(
+    ids=st.lists(st.integers(0, 49), min_size=5, max_size=40),
+    sinks=st.integers(0, 3),
+    n=st.integers(1, 4),
+)
+def test_one_layer_forgets_without_a_trace(ids, sinks, n):
+    """Its keys and values depend on nothing but the token and its place."""
+    n = min(n, len(ids) - sinks - 1)
+    model = one_layer()
+    cache = cached(model, ids)
+    evict(model, cache, n, sinks)
+    fresh = cached(model, ids[:sinks] + ids[sinks + n :])
+    assert largest_difference(model, cache, fresh) < 1e-4
+
+
+def test_keys_that_are_not_turned_back_are_wrong():
+    model, ids = one_layer(), list(range(20))
+    cache = cached(model, ids)
+    moved = [(cache.keys(0)[:, :, 5:].copy(), cache.values(0)[:, :, 5:].copy())]
+    cache.truncate(0)
+    cache.append(0, *moved[0])
+    assert largest_difference(model, cache, cached(model, ids[5:])) > 0.1
+
+
+def test_deeper_layers_remember_what_was_dropped():
+    model, ids = llama.Llama(ARCH, random_weights()), list(range(20))
+    cache = cached(model, ids)
+    evict(model, cache, 5)
+    assert largest_difference(model, cache, cached(model, ids[5:])) > 0.1
+
+
+def test_what_a_later_token_sees_depends_on_distances_only():
+    """Dropping nothing that it attends to changes no logit: here, after all was shifted twice."""
+    model, ids = one_layer(), list(range(30))
+    cache = cached(model, ids[:20])
+    evict(model, cache, 3)
+    evict(model, cache, 4)
+    expected = model([ids[7:]])[0, -1]
+    np.testing.assert_allclose(model([ids[20:]], cache)[0, -1], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(("n", "sinks"), [(0, 0), (-1, 0), (1, -1), (9, 0), (5, 4)])
+def test_evict_names_what_does_not_fit(n, sinks):
+    model = one_layer()
+    cache = cached(model, list(range(8)))
+    before = cache.keys(0).copy()
+    with pytest.raises(ValueError, match=f"n {n} .* sinks {sinks} .* 8 tokens"):
+        evict(model, cache, n, sinks)
+    np.testing.assert_array_equal(cache.keys(0), before)
+
+
+def test_evict_can_empty_the_cache():
+    model = one_layer()
+    cache = cached(model, list(range(8)))
+    evict(model, cache, 8)
+    assert cache.length == 0

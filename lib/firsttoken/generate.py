@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from firsttoken.kv_cache import KVCache
+from firsttoken.llama import rotate
 from firsttoken.sampling import SamplingParams, draw, next_token_distribution
 from firsttoken.tokenizer import TextStream, Tokenizer
 
@@ -86,6 +88,33 @@ def generate(
             reason = "context"
     said = None if text is None else text.finish()
     return Generation(ids[n_prompt:], times, prefill_s, reason, said)
+
+
+def evict(model, cache: KVCache, n: int, sinks: int = 0) -> None:
+    """Drop the n oldest tokens behind the first `sinks`, so that a full cache has room again.
+
+    The later tokens move up: their keys are turned back by n positions, as if the text had never
+    held the dropped ones. What the later tokens have read from them stays in their values: only
+    in the first layer is the result that of a pass over the kept tokens alone. NumPy models only.
+
+    Units:  n and sinks in tokens
+    Raises: ValueError, and nothing is dropped, where the cache does not hold sinks + n tokens.
+    Source: Xiao et al. 2023, arXiv:2309.17453, sec. 3.2 (positions within the cache)
+    """
+    if n < 1 or sinks < 0 or sinks + n > cache.length:
+        raise ValueError(
+            f"n {n} (at least 1) and sinks {sinks} (at least 0) do not fit: the cache holds "
+            f"{cache.length} tokens"
+        )
+    angles = -n * model.frequencies  # rotations add up: this one takes n positions away
+    turn = np.cos(angles), np.sin(angles)
+    kept = []
+    for layer in range(model.arch.n_layers):
+        keys, values = (x[:, :, sinks + n :] for x in (cache.keys(layer), cache.values(layer)))
+        kept.append((rotate(keys, *turn), values.copy()))
+    cache.truncate(sinks)
+    for layer, (keys, values) in enumerate(kept):
+        cache.append(layer, keys, values)
 
 
 class _Text:
