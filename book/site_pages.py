@@ -1,0 +1,284 @@
+"""What the site adds to its pages, as a Sphinx extension.
+
+- Under every title: the time to read the page and, on chapters, the way into JupyterLab.
+- `{chapter}` links to a chapter as soon as that chapter stands.
+- `{slider-figures}` lists every figure with sliders, as the notebooks have drawn it.
+- `{citation}` says how to cite the book, from CITATION.cff.
+"""
+
+import html
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from urllib.parse import quote, urlsplit
+
+import yaml
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util.docutils import SphinxDirective, SphinxRole
+
+CITATION = Path(__file__).resolve().parents[1] / "CITATION.cff"
+WORDS_PER_MINUTE = 200
+WORDS_PER_CODE_LINE = 5  # a line of code takes as long as five words: 40 lines per minute
+LOCAL_LAB = "http://localhost:8888/lab/tree/"
+INDEX = "ft-slider-figures"  # the class of the place that the list of figures goes to
+
+
+def setup(app: Sphinx) -> dict:
+    app.add_role("chapter", ChapterLink())
+    app.add_directive("slider-figures", SliderFigures)
+    app.add_directive("citation", Citation)
+    app.connect("doctree-resolved", finish_page)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def finish_page(app: Sphinx, page: nodes.document, docname: str) -> None:
+    for place in [node for node in page.findall(nodes.container) if INDEX in node["classes"]]:
+        place.replace_self(figure_sections(app, docname))
+    title = next(page.findall(nodes.title), None)
+    if title is not None:
+        source = app.env.doc2path(docname, base=False)
+        options = app.config.html_theme_options
+        buttons = options.get("launch_buttons") or {}
+        items = launch_items(
+            options.get("repository_url") or "",
+            options.get("repository_branch") or "main",
+            buttons.get("binderhub_url") or "",
+            buttons.get("colab_url") or "",
+            source,
+        )
+        line = page_line(minutes_to_read(page), source, items)
+        title.parent.insert(title.parent.index(title) + 1, nodes.raw("", line, format="html"))
+
+
+# The line under the title.
+
+
+def minutes_to_read(page: nodes.Node) -> int:
+    """Return the minutes that the text and the code in view take, rounded up, at least 1.
+
+    Folded cells, outputs and HTML are left out; what a reader does beside reading is not counted.
+    """
+    return max(1, math.ceil(words_to_read(page) / WORDS_PER_MINUTE))
+
+
+def words_to_read(node: nodes.Node) -> int:
+    if isinstance(node, nodes.Text):
+        return len(node.split())
+    if isinstance(node, nodes.raw | nodes.comment):
+        return 0
+    if node.get("nb_element") == "cell_code":
+        code = node.children[0]
+        if node.get("hide_mode") or code.get("nb_element") != "cell_code_source":
+            return 0
+        lines = [line for line in code.astext().splitlines() if line.strip()]
+        return WORDS_PER_CODE_LINE * len(lines)
+    return sum(words_to_read(child) for child in node.children)
+
+
+def page_line(minutes: int, source: str, more: Sequence[str] = ()) -> str:
+    """Return the HTML of the line: minutes and, for a notebook, how to open it in JupyterLab."""
+    time = f"<span>{minutes} min to read</span>"
+    if not source.endswith(".ipynb"):
+        return f'<div class="ft-page-line">{time}</div>'
+    number = PurePosixPath(source).stem.partition("_")[0]
+    running = html.escape(LOCAL_LAB + quote(source))
+    items = [
+        "<p>With the book’s folder on this machine, in a terminal there:</p>"
+        f"<pre>make lab CHAPTER={number}</pre>",
+        f'<p>A lab that runs already: <a href="{running}">{running}</a> '
+        "(this link leads to your own machine).</p>",
+        *more,
+    ]
+    return (
+        f'<div class="ft-page-line">{time}<details class="ft-lab d-print-none">'
+        f"<summary>Open in JupyterLab</summary>{''.join(items)}</details></div>"
+    )
+
+
+def launch_items(repository: str, branch: str, hub: str, colab: str, source: str) -> list[str]:
+    """Return a paragraph for each service that can run a chapter; an unset address gives none."""
+    place = urlsplit(repository)
+    if place.hostname != "github.com":
+        return []
+    project = place.path.strip("/").removesuffix(".git")
+    branch, source = quote(branch, safe=""), quote(source)
+    items = []
+    if hub:
+        url = html.escape(f"{hub}/v2/gh/{project}/{branch}?urlpath=lab/tree/{source}")
+        items.append(f'<p>Without installing: <a href="{url}">JupyterLab on Binder</a>.</p>')
+    if colab:
+        url = html.escape(f"{colab}/github/{project}/blob/{branch}/{source}")
+        install = html.escape(f"%pip install git+{repository}")
+        items.append(
+            f'<p>Or <a href="{url}">Colab</a>; there, run this in a new cell first:</p>'
+            f"<pre>{install}</pre>"
+        )
+    return items
+
+
+# Links to chapters.
+
+
+class ChapterLink(SphinxRole):
+    """`{chapter}`04_kv_cache``: "→ chapter 04" once that notebook stands, nothing before."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        self.env.note_reread()  # the chapter may come or go while this page stays
+        target = f"notebooks/{self.text}"
+        if target not in self.env.found_docs:
+            return [], []
+        label = f"→\N{NO-BREAK SPACE}chapter\N{NO-BREAK SPACE}{self.text.partition('_')[0]}"
+        link = addnodes.pending_xref(
+            self.rawtext,
+            nodes.inline("", label),
+            refdomain="std",
+            reftype="doc",
+            refexplicit=True,
+            reftarget=f"/{target}",
+            refdoc=self.env.docname,
+            refwarn=True,
+        )
+        return [link], []
+
+
+# The index of figures with sliders.
+
+
+@dataclass(frozen=True)
+class SliderFigure:
+    """What a reader must know to choose a figure."""
+
+    alt: str
+    controls: tuple[str, ...]  # label and range
+
+
+class SliderFigures(SphinxDirective):
+    """The place of the index; it is filled when all notebooks have been read."""
+
+    def run(self) -> list[nodes.Node]:
+        self.env.note_reread()
+        return [nodes.container(classes=[INDEX])]
+
+
+def figure_sections(app: Sphinx, docname: str) -> list[nodes.Node]:
+    """Return one section per chapter that has figures, with a link to where each one stands."""
+    sections = []
+    for chapter in reading_order(app.env):
+        address = app.builder.get_relative_uri(docname, chapter)
+        entries = {}
+        for section, figure in chapter_figures(app.env, chapter):
+            heading = section[section.first_child_matching_class(nodes.title)].astext()
+            target = f"{address}#{section['ids'][0]}"
+            link = nodes.reference("", heading, refuri=target, internal=True)
+            term = nodes.term("", "", link)
+            # Figures of one section stand under one link.
+            entry = entries.setdefault(
+                target, nodes.definition_list_item("", term, nodes.definition())
+            )
+            controls = f"Sliders and menus: {'; '.join(figure.controls)}."
+            entry[-1] += nodes.paragraph("", figure.alt)
+            entry[-1] += nodes.paragraph("", controls, classes=["ft-controls"])
+        if entries:
+            title = nodes.title("", app.env.titles[chapter].astext())
+            name = f"figures-{PurePosixPath(chapter).name.replace('_', '-')}"
+            body = nodes.definition_list("", *entries.values())
+            sections.append(nodes.section("", title, body, ids=[name]))
+    return sections
+
+
+def reading_order(env: BuildEnvironment) -> list[str]:
+    """Return the notebooks as the table of contents lists them."""
+    found, waiting = [], [env.config.root_doc]
+    while waiting:
+        docname = waiting.pop(0)
+        found.append(docname)
+        waiting = env.toctree_includes.get(docname, []) + waiting
+    return [docname for docname in found if env.doc2path(docname).endswith(".ipynb")]
+
+
+def chapter_figures(
+    env: BuildEnvironment, chapter: str
+) -> Iterator[tuple[nodes.section, SliderFigure]]:
+    """Yield each figure with sliders of a chapter and the section that it stands in."""
+    scripts = env.nb_metadata.get(chapter, {}).get("js_files", {})
+    if "ipywidgets_state" not in scripts:
+        return
+    state = json.loads(scripts["ipywidgets_state"][1]["body"])["state"]
+    for output in env.get_doctree(chapter).findall(nodes.raw):
+        view = re.search(r'"model_id": *"(\w+)"', output.astext())
+        figure = slider_figure(state, view[1]) if view else None
+        if figure is not None:
+            section = output.parent
+            while not isinstance(section, nodes.section):
+                section = section.parent
+            yield section, figure
+
+
+def slider_figure(state: Mapping[str, dict], model_id: str) -> SliderFigure | None:
+    """Return what `explore` has put into a page's widgets, or None for any other widget."""
+
+    def read(reference: str) -> dict:
+        return state[reference.removeprefix("IPY_MODEL_")]["state"]
+
+    box = read(model_id)
+    if "ft-explore" not in box.get("_dom_classes", []):
+        return None
+    *inputs, picture = (read(child) for child in box["children"])
+    while "children" in picture:  # stacks of pictures, one in the other
+        picture = read(picture["children"][picture["selected_index"]])
+    shown = html.unescape(re.search(r'aria-label="([^"]*)"', picture["value"])[1])
+    # explore ends every alt text with the values at hand.
+    now = (f"{i['description']}: {i['_options_labels'][i['index']]}" for i in inputs)
+    alt = shown.removesuffix(f" ({', '.join(now)})")
+    controls = (
+        f"{i['description']}, {i['_options_labels'][0]} to {i['_options_labels'][-1]}"
+        if "Slider" in i["_model_name"]
+        else f"{i['description']}, {len(i['_options_labels'])} to choose from"
+        for i in inputs
+    )
+    return SliderFigure(alt, tuple(controls))
+
+
+# How to cite.
+
+
+class Citation(SphinxDirective):
+    """`{citation} text` or `{citation} bibtex`: how to cite the book."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        form = directives.choice(self.arguments[0], ("text", "bibtex"))
+        self.env.note_dependency(str(CITATION))
+        citation = yaml.safe_load(CITATION.read_text("utf-8"))
+        url = self.config.html_theme_options.get("repository_url") or ""
+        make = citation_text if form == "text" else citation_bibtex
+        text = make(citation, self.config.copyright, url)
+        return [nodes.literal_block(text, text, language=form, classes=["ft-wrap"])]
+
+
+def citation_text(citation: Mapping, year: str, url: str = "") -> str:
+    """Return the citation as one sentence per part."""
+    authors = ", ".join(author["name"] for author in citation["authors"])
+    text = f"{authors} ({year}). {citation['title']}. Version {citation['version']}."
+    return f"{text} {url}".strip()
+
+
+def citation_bibtex(citation: Mapping, year: str, url: str = "") -> str:
+    """Return the citation as a BibTeX entry; inner braces keep names and capitals as they are."""
+    fields = {
+        "author": " and ".join(f"{{{author['name']}}}" for author in citation["authors"]),
+        "title": f"{{{citation['title']}}}",
+        "year": year,
+        "note": f"Version {citation['version']}",
+        "url": url,
+    }
+    lines = [f"  {name} = {{{value}}}" for name, value in fields.items() if value]
+    return "@misc{firsttoken,\n" + ",\n".join(lines) + "\n}"

@@ -1,0 +1,206 @@
+"""The site's own pages: reading time, the line under a title, figure index, citation, glossary."""
+
+import importlib.util
+import math
+import re
+from pathlib import Path
+
+import ipywidgets
+import pytest
+import yaml
+from docutils import nodes
+from hypothesis import given
+from hypothesis import strategies as st
+from pybtex.database import parse_string
+
+from firsttoken import explore
+from firsttoken.start import CHAPTERS
+from test_chapters import TACTLESS
+
+ROOT = Path(__file__).parents[1]
+BOOK = ROOT / "book"
+PAGES = {path.stem: path.read_text("utf-8") for path in sorted(BOOK.glob("*.md"))}
+CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+
+spec = importlib.util.spec_from_file_location("site_pages", BOOK / "site_pages.py")
+site_pages = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(site_pages)
+
+
+# Reading time.
+
+
+def cell(code: str, output: str = "", hide_mode: str | None = None) -> nodes.container:
+    """Return a code cell as MyST-NB puts it into a page."""
+    made = nodes.container(nb_element="cell_code")
+    made += nodes.container("", nodes.literal_block(code, code), nb_element="cell_code_source")
+    made += nodes.container("", nodes.paragraph("", output), nb_element="cell_code_output")
+    if hide_mode:
+        made["hide_mode"] = hide_mode
+    return made
+
+
+counts = st.integers(0, 3000)
+
+
+@given(words=counts, lines=counts, hidden=counts)
+def test_minutes_count_the_words_and_the_code_in_view(words, lines, hidden):
+    """200 words or 40 lines a minute; folded code, outputs and HTML take none."""
+    page = nodes.section("", nodes.paragraph("", "word " * words))
+    page += cell("x = 1\n\n" * lines, output="printed " * hidden)
+    page += cell("y = 2\n" * hidden, hide_mode="input")
+    page += nodes.raw("", "<b>word</b> " * hidden, format="html")
+    expected = max(1, math.ceil((words + 5 * lines) / 200))
+    assert site_pages.minutes_to_read(page) == expected
+
+
+def test_a_cell_with_output_only_counts_nothing():
+    """`remove-input` leaves a cell without its code."""
+    bare = cell("x = 1\n" * 1000, output="printed " * 1000)
+    bare.pop(0)
+    assert site_pages.words_to_read(bare) == 0
+
+
+# The line under a title.
+
+
+def test_only_chapters_open_in_jupyterlab():
+    chapter = site_pages.page_line(25, "notebooks/04_kv_cache.ipynb")
+    assert "25 min to read" in chapter
+    assert "<pre>make lab CHAPTER=04</pre>" in chapter
+    assert 'href="http://localhost:8888/lab/tree/notebooks/04_kv_cache.ipynb"' in chapter
+    assert "JupyterLab" not in site_pages.page_line(3, "book/notation.md")
+
+
+def test_make_lab_takes_a_chapter():
+    assert re.search(r"\bCHAPTER\b", (ROOT / "Makefile").read_text())
+
+
+HUBS = ("https://mybinder.org", "https://colab.research.google.com")
+SOURCE = "notebooks/04_kv_cache.ipynb"
+
+
+@pytest.mark.parametrize("repository", ["", "https://example.org/a/b"])
+def test_no_public_address_no_launch_links(repository):
+    assert site_pages.launch_items(repository, "main", *HUBS, SOURCE) == []
+
+
+@pytest.mark.parametrize("ending", ["", "/", ".git"])
+def test_launch_links_lead_to_the_notebook(ending):
+    address = f"https://github.com/owner/book{ending}"
+    binder, colab = site_pages.launch_items(address, "a/b", *HUBS, SOURCE)
+    assert f'"https://mybinder.org/v2/gh/owner/book/a%2Fb?urlpath=lab/tree/{SOURCE}"' in binder
+    assert f'"https://colab.research.google.com/github/owner/book/blob/a%2Fb/{SOURCE}"' in colab
+    assert f"git+{address}</pre>" in colab
+    assert site_pages.launch_items(address, "main", "", "", SOURCE) == []
+
+
+# The index of figures.
+
+
+def explored(monkeypatch, draw, **arguments) -> tuple[dict, str]:
+    """Return the page's widgets and the id of the one that explore displays on the site."""
+    shown = []
+    monkeypatch.setenv("FIRSTTOKEN_SITE", "1")
+    monkeypatch.setattr(explore, "display", lambda box, _face: shown.append(box))
+    explore.explore(draw, **arguments)
+    return ipywidgets.Widget.get_manager_state()["state"], shown[0].model_id
+
+
+def draw_line(ax, batch, context, dtype):
+    ax.plot([0, batch], [0, context], label=dtype)
+
+
+CONTROLS = {"batch": [1, 4], "context": [256, 1024], "dtype": ["bf16", "int8", "int4"]}
+
+
+@pytest.mark.parametrize(
+    "alt", ['Less than "half" & <more>.', lambda batch, **_: f"A line that ends at {batch}."]
+)
+def test_index_says_what_explore_shows(monkeypatch, alt):
+    """Where the alt text depends on the values, it is that of the first frame."""
+    labels = {"context": ("Context", "tokens"), "dtype": "Format"}
+    start = {"batch": 4, "dtype": "int4"}
+    state, model_id = explored(
+        monkeypatch, draw_line, alt=alt, labels=labels, initial=start, **CONTROLS
+    )
+    text = alt(batch=4) if callable(alt) else alt
+    controls = ("batch, 1 to 4", "Context, 256 tokens to 1,024 tokens", "Format, 3 to choose from")
+    assert site_pages.slider_figure(state, model_id) == site_pages.SliderFigure(text, controls)
+
+
+def test_index_leaves_other_widgets_out():
+    slider = ipywidgets.VBox([ipywidgets.IntSlider()])
+    state = ipywidgets.Widget.get_manager_state()["state"]
+    assert site_pages.slider_figure(state, slider.model_id) is None
+
+
+# How to cite.
+
+
+@pytest.mark.parametrize("url", ["", "https://github.com/owner/book"])
+def test_bibtex_says_what_the_citation_file_says(url):
+    """Read by another program, braces and all."""
+    text = site_pages.citation_bibtex(CITATION, "2026", url)
+    ((_, entry),) = parse_string(text, "bibtex").entries.items()
+    authors = [str(person).strip("{}") for person in entry.persons["author"]]
+    assert authors == [author["name"] for author in CITATION["authors"]]
+    assert entry.fields["title"].strip("{}") == CITATION["title"]
+    assert entry.fields["year"] == "2026"
+    assert str(CITATION["version"]) in entry.fields["note"]
+    assert entry.fields.get("url", "") == url
+
+
+def test_citation_text_says_what_the_citation_file_says():
+    text = site_pages.citation_text(CITATION, "2026")
+    parts = [CITATION["authors"][0]["name"], "2026", CITATION["title"], str(CITATION["version"])]
+    positions = [text.index(part) for part in parts]
+    assert positions == sorted(positions)
+    assert text.endswith(".")
+
+
+def test_licences_are_those_of_the_citation_file():
+    assert CITATION["license"] == ["MIT", "CC-BY-4.0"]
+    for name in ("MIT", "CC BY 4.0", "PSF", "LICENSE-TEXT", "data/model/README.md"):
+        assert name in PAGES["citing"]
+
+
+# The pages.
+
+
+def glossary() -> dict[str, str]:
+    """Return {term: definition}."""
+    body = re.search(r"```\{glossary\}\n:sorted:\n\n(.*)\n```", PAGES["glossary"], re.DOTALL)[1]
+    entries = [entry.split("\n", 1) for entry in body.split("\n\n")]
+    assert len({term for term, _ in entries}) == len(entries)
+    return dict(entries)
+
+
+def test_glossary_links_to_chapters_of_the_book():
+    """A misspelt chapter would give no link and no warning."""
+    for term, definition in glossary().items():
+        assert re.findall(r"\{chapter\}`([^`]+)`$", definition), term
+        assert set(re.findall(r"\{chapter\}`([^`]+)`", definition)) <= set(CHAPTERS), term
+
+
+def test_glossary_is_short_and_has_what_the_notation_names():
+    entries = glossary()
+    assert all(len(definition.split()) <= 60 for definition in entries.values())
+    assert {"TTFT", "TPOT", "ITL", "E2E", "temperature", "acceptance rate"} <= set(entries)
+    assert len(entries) >= 50
+
+
+def test_every_page_of_the_book_is_listed_once():
+    toc = (BOOK / "_toc.yml").read_text("utf-8")
+    listed = re.findall(r"^ *-? ?(?:root|file): book/(\w+)$", toc, re.MULTILINE)
+    assert sorted(listed) == sorted(PAGES)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_is_kind(name):
+    assert TACTLESS.findall(PAGES[name]) == []
+
+
+def test_no_page_repeats_another():
+    lines = [line for text in PAGES.values() for line in text.splitlines() if len(line) > 60]
+    assert sorted(lines) == sorted(set(lines))
