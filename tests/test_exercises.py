@@ -13,7 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firsttoken.exercises import Result, check, check_test, hint, quiz
+from firsttoken.exercises import (
+    Question,
+    Result,
+    check,
+    check_test,
+    hint,
+    placement,
+    progress,
+    quiz,
+)
+from firsttoken.start import CHAPTERS
 
 CACHE = 2**32  # bytes: 4 GiB, 4.295 GB
 
@@ -633,6 +643,66 @@ def test_a_quiz_keeps_its_id_and_carries_no_other():
 
 
 # ---------------------------------------------------------------------------------------------
+# Placement and progress; tests/browser/test_progress.py looks at what the browser makes of them
+
+
+def asked(chapter, several=False):
+    """Return a question of a chapter, its options and its right answer."""
+    right = ["a", "b"] if several else "a"
+    return Question(f"Of {chapter}?", ["a", "b", "c"], right, chapter, f"Since {chapter}.")
+
+
+@given(
+    chapters=st.lists(st.sampled_from(list(CHAPTERS)), min_size=1, max_size=8),
+    data=st.data(),
+)
+def test_start_with_the_first_chapter_whose_question_is_missed(chapters, data):
+    """First in the book, in whatever order the questions come."""
+    right = data.draw(st.lists(st.booleans(), min_size=len(chapters), max_size=len(chapters)))
+    form = placement([asked(chapter) for chapter in chapters])
+    given = ["a" if r else data.draw(st.sampled_from("bc")) for r in right]
+    missed = [chapter for chapter, r in zip(chapters, right, strict=True) if not r]
+    verdict, message = form.grade(given)
+    assert verdict == (not missed)
+    first = f"Start with {CHAPTERS[min(missed)].label}." if missed else "All of it is right."
+    assert message.startswith(first)
+    for i, (chapter, r) in enumerate(zip(chapters, right, strict=True), 1):
+        said = f"✓ Question {i} is right." if r else f"✗ Question {i}: not yet."
+        assert f"{said} {CHAPTERS[chapter].label}: Since {chapter}." in message
+
+
+def test_a_placement_asks_for_every_answer():
+    form = placement([asked("01_generate"), asked("04_kv_cache", several=True)])
+    first, second = "Question 1 is still open.", "Question 2 is still open."
+    assert form.grade([]) == form.grade([None, None]) == (False, f"{first} {second}")
+    assert form.grade(["a"]) == form.grade(["a", []]) == (False, second)
+    assert form.grade(["I do not know yet", ["a", "b"]])[1].startswith("Start with 01")
+    assert form.grade(["a", ["a"]])[1].startswith("Start with 04")
+    assert form.grade(["a", {"b", "a"}])[0]
+    for strange_answer in (None, 7, Hostile(), [Hostile(), Hostile()]):
+        assert not form.grade(strange_answer)[0]
+
+
+def test_plain_text_says_what_it_would_be():
+    form = placement([asked("01_generate"), asked("04_kv_cache")])
+    assert repr(form).splitlines()[:3] == [
+        "? Where should you start?",
+        "? Of 01_generate?",
+        "    ( ) a",
+    ]
+    assert "Your browser counts" in repr(progress())
+    assert f"04 The KV cache: {CHAPTERS['04_kv_cache'].n_tasks}" in repr(progress())
+
+
+def test_only_a_right_result_with_a_name_is_recorded():
+    assert 'data-task="Exercise 3"' in check(1, 1, name="Exercise 3, repair")._repr_html_()
+    assert "&lt;b&gt;" in check(1, 1, name="<b>")._repr_html_()
+    for result in (check(1, 1), check(1, 2, name="Exercise 3"), check(None, 1, name="Exercise 3")):
+        assert "<script" not in result._repr_html_()
+        assert "data-task" not in result._repr_html_()
+
+
+# ---------------------------------------------------------------------------------------------
 # What is shown
 
 
@@ -713,6 +783,12 @@ def test_results_say_their_verdict_in_words():
         (lambda: quiz("?", ["a", "b"], "a", explain={"c": "no"}), "not among options"),
         (lambda: quiz("?", ["a", "b"], "a", explain={"b": ""}), "must be non-empty"),
         (lambda: quiz("?", ["a", "b"], "a", unit="GB"), "numeric quiz"),
+        (lambda: placement([]), "at least one question"),
+        (lambda: placement(["?"]), r"questions\[0\] must be a Question"),
+        (lambda: placement([asked("4")]), r"chapter of questions\[0\] must be one of 00_start"),
+        (lambda: placement([Question("?", "ab", "c", "04_kv_cache", "w")]), "among options"),
+        (lambda: placement([Question("", "ab", "a", "04_kv_cache", "w")]), "text of questions"),
+        (lambda: placement([Question("?", "ab", "a", "04_kv_cache", "")]), "why of questions"),
         (lambda: hint(), "at least one"),
         (lambda: hint("a", ""), r"steps\[1\]"),
     ],

@@ -2,7 +2,7 @@
 
 What a reader gives is shown to be right or wrong, with the reason; it never raises. A bad call by
 the author of an exercise raises ValueError. Every output is HTML that needs nothing from outside,
-with a plain-text form for terminals.
+with a plain-text form for terminals. What was solved is remembered by the reader's own browser.
 """
 
 import copy
@@ -13,6 +13,7 @@ import inspect
 import json
 import math
 import numbers
+import os
 import re
 import reprlib
 import traceback
@@ -23,6 +24,8 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+
+from firsttoken.start import CHAPTERS, Chapter
 
 # KeyboardInterrupt is left out: a reader who stops a cell means it.
 _READER_ERRORS = (Exception, SystemExit)
@@ -42,7 +45,8 @@ class Result:
     """The outcome of a check: true when the answer is right, and shown by the notebook.
 
     `status` is "right", "wrong" or "open" (nothing to judge yet). `rows` are (label, text) pairs
-    such as the failing input.
+    such as the failing input. A right result with a `name` counts in the reader's progress, under
+    the name up to its first comma: "Exercise 3, repair" solves "Exercise 3".
     """
 
     status: str
@@ -67,13 +71,28 @@ class Result:
             f"<dt>{html.escape(label)}</dt><dd><code>{html.escape(text)}</code></dd>"
             for label, text in self.rows
         )
+        task = script = ""
+        if self and self.name:
+            named = html.escape(self.name.partition(",")[0])
+            task = f' data-task="{named}" data-page="{_running_chapter()}"'
+            script = _script("store.js")
         return (
-            f'<div class="ft-exercise ft-{self.status}" role="status"'
+            f'<div class="ft-exercise ft-{self.status}" role="status"{task}'
             f' data-lm-suppress-shortcuts="true">{_style()}<div class="ft-verdict">'
             f'<span class="ft-icon" aria-hidden="true">{_ICONS[self.status]}</span>'
             f"<div><strong>{_markup(self._verdict())}</strong> {_markup(self.message)}"
-            f"{f'<dl>{rows}</dl>' if rows else ''}</div></div></div>"
+            f"{f'<dl>{rows}</dl>' if rows else ''}</div></div>{script}</div>"
         )
+
+
+def _running_chapter() -> str:
+    """Return the chapter whose notebook runs this kernel, or "" where nobody says.
+
+    Jupyter's server does. The browser knows only which notebook is in front, which is another one
+    when the reader has gone on while a chapter still runs.
+    """
+    found = re.findall(r"\d\d_[a-z_]+", os.environ.get("JPY_SESSION_NAME", ""))
+    return found[-1] if found else ""
 
 
 # ---------------------------------------------------------------------------------------------
@@ -807,7 +826,7 @@ class Quiz:
     def _repr_html_(self) -> str:
         spec = {k: v for k, v in self._spec.items() if k not in ("target", "options")}
         data = html.escape(json.dumps(spec, ensure_ascii=False, separators=(",", ":")))
-        messages = "".join(f"<span>{_markup(m)}</span>" for m in self._messages)
+        messages = "".join(f"<span>{self._message_html(m)}</span>" for m in self._messages)
         # A form of method "dialog" sends nothing anywhere, even where scripts are off.
         return (
             f'<div class="ft-exercise ft-quiz" data-quiz-id="{self.quiz_id}" data-quiz="{data}"'
@@ -815,11 +834,15 @@ class Quiz:
             f'<form method="dialog" autocomplete="off"><fieldset>'
             f"<legend>{_markup(self.question)}</legend>{self._body}</fieldset>"
             f'<button type="submit" hidden>Check</button></form>'
+            f'<p class="ft-before" hidden></p>'
             f'<div class="ft-feedback" role="status" aria-live="polite"></div>'
             f'<div class="ft-messages" hidden>{messages}</div>'
             f"<noscript><details><summary>Answer</summary><div>{_markup(self._answer)}</div></details>"
-            f"</noscript><script>{_asset('exercises.js')}</script></div>"
+            f"</noscript>{_script('store.js', 'exercises.js')}</div>"
         )
+
+    def _message_html(self, message: str) -> str:
+        return _markup(message)
 
 
 def quiz(
@@ -918,7 +941,11 @@ def _number_quiz(
 
 
 def _choice_quiz(
-    question: str, options: Sequence[Any], answer: Any, explain: Mapping[Any, str] | str
+    question: str,
+    options: Sequence[Any],
+    answer: Any,
+    explain: Mapping[Any, str] | str,
+    name: str = "answer",
 ) -> Quiz:
     labels = [str(option) for option in options]
     if len(labels) < 2 or len(set(labels)) < len(labels) or not all(x.strip() for x in labels):
@@ -953,14 +980,166 @@ def _choice_quiz(
         "missing": 3,
     }
     kind = "checkbox" if several else "radio"
-    # Radio buttons of one name exclude each other only within their form, so any name will do.
+    # Radio buttons of one name exclude each other only within their form, so two quizzes share one.
     body = "".join(
-        f'<label class="ft-option"><input type="{kind}" name="answer" value="{i}">'
+        f'<label class="ft-option"><input type="{kind}" name="{name}" value="{i}">'
         f"<span>{_markup(label)}</span></label>"
         for i, label in enumerate(labels)
     )
     reasons = " ".join(said[a] for a in right if a in said)
     return Quiz(question, spec, messages, body, f"{', '.join(right)}. {reasons}")
+
+
+# ---------------------------------------------------------------------------------------------
+# placement and progress
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question of a placement quiz: `chapter` teaches its answer, `why` gives the reason."""
+
+    text: str
+    options: Sequence[Any]
+    answer: Any
+    chapter: str
+    why: str
+
+
+class Placement(Quiz):
+    """A form of questions that says where to start in the book; made by `placement`."""
+
+    def __init__(self, questions: Sequence[Question], parts: Sequence[Quiz]):
+        self._chapters = [CHAPTERS[question.chapter] for question in questions]
+        self._parts = parts
+        messages, lines = [], []
+        for i, (asked, chapter) in enumerate(zip(questions, self._chapters, strict=True), 1):
+            reason = f"{chapter.label}: {asked.why}"
+            lines.append({"right": len(messages), "wrong": len(messages) + 1})
+            messages += [f"✓ Question {i} is right. {reason}", f"✗ Question {i}: not yet. {reason}"]
+        start = {"": "All of it is right. Go to the chapter whose question you want answered."}
+        start |= {chapter.stem: f"Start with {chapter.label}." for chapter in self._chapters}
+        still_open = [f"Question {i} is still open." for i in range(1, len(questions) + 1)]
+        spec = {
+            "kind": "placement",
+            "questions": [
+                {k: q._spec[k] for k in ("answers", "explain", "several")} for q in parts
+            ],
+            "chapters": [chapter.stem for chapter in self._chapters],
+            "order": sorted(range(len(questions)), key=lambda i: questions[i].chapter),
+            "lines": lines,
+            "start": {stem: len(messages) + i for i, stem in enumerate(start)},
+            "open": [len(messages) + len(start) + i for i in range(len(questions))],
+        }
+        spec["empty"] = spec["open"][0]
+        body = "".join(
+            f"<fieldset><legend>{i}. {_markup(part.question)}</legend>{part._body}</fieldset>"
+            for i, part in enumerate(parts, 1)
+        )
+        answers = " ".join(f"{i}. {part._answer.strip()}" for i, part in enumerate(parts, 1))
+        messages += [*start.values(), *still_open]
+        super().__init__("Where should you start?", spec, messages, body, answers)
+
+    def _grade(self, value: Any) -> tuple[str, list[int]]:
+        spec, given = self._spec, [*value, *[None] * len(self._parts)]
+        verdicts = [part._grade(given[i])[0] for i, part in enumerate(self._parts)]
+        still_open = [spec["open"][i] for i, v in enumerate(verdicts) if v == "open"]
+        if still_open:
+            return "open", still_open
+        lines = [line[verdict] for line, verdict in zip(spec["lines"], verdicts, strict=True)]
+        missed = [spec["chapters"][i] for i in spec["order"] if verdicts[i] == "wrong"]
+        return ("placed" if missed else "right"), [spec["start"][_first(missed)], *lines]
+
+    def _message_html(self, message: str) -> str:
+        text = _markup(message)
+        for chapter in self._chapters:
+            text = text.replace(chapter.label, _chapter_link(chapter, chapter.label))
+        return text
+
+    def __repr__(self) -> str:
+        return "\n".join([f"? {self.question}", *map(repr, self._parts)])
+
+
+def placement(questions: Sequence[Question]) -> Placement:
+    """Return a form that says with which chapter to start: the first whose question is missed.
+
+    Each question has the option "I do not know yet" as its last. `grade` takes one answer per
+    question; it is right where all of them are.
+
+    Raises: ValueError for no questions, a chapter that is not in the book, an answer that is no
+            option, an empty reason.
+
+    >>> cache = Question("Which grows?", ["weights", "cache"], "cache", "04_kv_cache", "It keeps.")
+    >>> placement([cache]).grade(["weights"])
+    (False, 'Start with 04 The KV cache. ✗ Question 1: not yet. 04 The KV cache: It keeps.')
+    """
+    questions = list(questions)
+    if not questions:
+        raise ValueError("placement needs at least one question; got none")
+    parts = []
+    for i, question in enumerate(questions):
+        if not isinstance(question, Question):
+            raise ValueError(f"questions[{i}] must be a Question; got {_show(question)}")
+        _require_text(f"text of questions[{i}]", question.text)
+        _require_text(f"why of questions[{i}]", question.why)
+        if question.chapter not in CHAPTERS:
+            known = ", ".join(CHAPTERS)
+            raise ValueError(
+                f"chapter of questions[{i}] must be one of {known}; got {_show(question.chapter)}"
+            )
+        options = [*question.options, "I do not know yet"]
+        parts.append(_choice_quiz(question.text, options, question.answer, "", f"answer{i}"))
+    return Placement(questions, parts)
+
+
+class Progress:
+    """How much of each chapter the reader has solved; made by `progress`."""
+
+    def __repr__(self) -> str:
+        lines = ["Your browser counts what you solve; JupyterLab and the site show it. There are:"]
+        lines += [f"    {chapter.label}: {chapter.n_tasks}" for chapter in CHAPTERS.values()]
+        return "\n".join(line for line in lines if not line.endswith(": 0"))
+
+    def _repr_html_(self) -> str:
+        # Chapters still to be written have hidden rows: a placement quiz may name them.
+        rows = "".join(
+            f'<tr data-chapter="{chapter.stem}" '
+            + (f'data-total="{chapter.n_tasks}">' if chapter.n_tasks else "hidden>")
+            + f'<th scope="row">{chapter.number} {_chapter_link(chapter, chapter.title)}</th>'
+            '<td><div class="ft-solved"><span class="ft-bar" aria-hidden="true"></span>'
+            '<span class="ft-count"></span></div></td></tr>'
+            for chapter in CHAPTERS.values()
+        )
+        return (
+            '<div class="ft-exercise ft-progress" data-lm-suppress-shortcuts="true">'
+            f"{_style('exercises.css', 'progress.css')}"
+            '<p class="ft-off">Here your browser counts the quizzes and exercises that you solve. '
+            "It needs scripts, and leave to keep data for this page.</p>"
+            '<div class="ft-counts" hidden><table><caption>Your progress</caption><thead><tr>'
+            '<th scope="col">Chapter</th><th scope="col">Quizzes and exercises solved</th></tr>'
+            f"</thead><tbody>{rows}</tbody></table>"
+            '<p role="status"></p><p class="ft-place" hidden></p>'
+            "<p>It is kept by this browser on this machine and sent nowhere.</p>"
+            '<button type="button" class="ft-ask">Forget my progress</button>'
+            '<div class="ft-sure" role="group" aria-label="Forget my progress" hidden>'
+            "<p>Forget what was solved in every chapter? It cannot be brought back.</p>"
+            '<button type="button" class="ft-keep">Keep it</button>'
+            '<button type="button" class="ft-forget">Forget it</button></div></div>'
+            f"{_script('store.js', 'progress.js')}</div>"
+        )
+
+
+def progress() -> Progress:
+    """Return a table of what the reader has solved, per chapter, with a button to forget it.
+
+    The reader's browser keeps the count for each address: JupyterLab and the site have their own.
+    """
+    return Progress()
+
+
+def _chapter_link(chapter: Chapter, text: str) -> str:
+    if not chapter.n_tasks:
+        return f"<span>{html.escape(text)}</span>"
+    return f'<a href="{chapter.stem}.ipynb">{html.escape(text)}</a>'
 
 
 # ---------------------------------------------------------------------------------------------
@@ -1009,11 +1188,18 @@ def hint(*steps: str) -> Hint:
 
 
 def _asset(name: str) -> str:
-    return resources.files("firsttoken").joinpath(name).read_text(encoding="utf-8")
+    """Return a file without indentation and comment lines: it goes into every output."""
+    text = resources.files("firsttoken").joinpath(name).read_text(encoding="utf-8")
+    return re.sub(r"^(?:\s+|//.*|/\*.*?\*/)+", "", text, flags=re.MULTILINE)
 
 
-def _style() -> str:
-    return f"<style>{_asset('exercises.css')}</style>"
+def _style(*names: str) -> str:
+    return f"<style>{''.join(map(_asset, names or ('exercises.css',)))}</style>"
+
+
+def _script(*names: str) -> str:
+    """Return files as one script, in a scope of its own."""
+    return f"<script>(() => {{\n{''.join(map(_asset, names))}}})();</script>"
 
 
 _SPANS = re.compile(r"`([^`\n]+)`|\$(?![\s$])([^$`\n]*?[^\s$`\\])\$(?![0-9A-Za-z])")
