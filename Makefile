@@ -1,13 +1,17 @@
 # First Token. `make` alone lists what there is to do.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help lab test book serve bench check clean
+.PHONY: help lab chapter test book serve bench check clean
 
 PORT ?= 8000
+CHAPTER ?=
 LAB_FLAGS ?=
+# The versions to install; empty: the newest that pyproject.toml allows.
+CONSTRAINTS ?= constraints.txt
 EXTRAS := torch,test,book
 PY := .venv/bin/python
-FIRST_CHAPTER := $(firstword $(sort $(wildcard notebooks/[0-9][0-9]_*.ipynb)))
+CHAPTERS := $(sort $(wildcard notebooks/[0-9][0-9]_*.ipynb))
+CHOSEN := $(firstword $(if $(CHAPTER),$(filter notebooks/$(CHAPTER)_% notebooks/0$(CHAPTER)_%,$(CHAPTERS)),$(CHAPTERS)))
 
 # Each failure is one line that says what to do: $(call fail,message)
 fail = { echo "First Token: $(1)" >&2; exit 1; }
@@ -15,10 +19,15 @@ fail = { echo "First Token: $(1)" >&2; exit 1; }
 help: ## list these targets
 	@sed -nE 's/^([a-z]+):.*## (.*)/make \1	\2/p' Makefile | expand -t 14
 
-lab: .venv/installed ## open the book in JupyterLab, at its first chapter
-	@echo "Opening JupyterLab at $(FIRST_CHAPTER). Ctrl-C stops it."
+lab: chapter .venv/installed ## open the book in JupyterLab (CHAPTER=04: at that chapter)
+	@echo "Opening JupyterLab at $(CHOSEN). Ctrl-C stops it."
 	@allow=""; [ "$$(id -u)" != 0 ] || allow=--allow-root; \
-	exec $(PY) -m jupyterlab $$allow --LabApp.default_url=/lab/tree/$(FIRST_CHAPTER) $(LAB_FLAGS)
+	exec $(PY) -m jupyterlab $$allow --LabApp.default_url=/lab/tree/$(CHOSEN) \
+		--LabApp.app_settings_dir="$(CURDIR)/book/jupyterlab" --LabApp.custom_css=True \
+		--ServerApp.tornado_settings=static_custom_path="$(CURDIR)/book/jupyterlab" $(LAB_FLAGS)
+
+chapter:
+	@[ -n "$(CHOSEN)" ] || $(call fail,there is no chapter $(CHAPTER). There are: $(patsubst notebooks/%.ipynb,%,$(CHAPTERS)))
 
 test: .venv/installed ## run the tests and every notebook
 	@echo "Running the tests and every notebook."
@@ -62,10 +71,10 @@ clean: ## remove the site and all caches (the environment stays: rm -r .venv)
 	echo "Creating .venv with $$("$$found" --version)."; \
 	"$$found" -m venv --clear .venv
 
-.venv/installed: pyproject.toml constraints.txt | .venv/bin/python
+.venv/installed: pyproject.toml $(CONSTRAINTS) | .venv/bin/python
 	@echo "Installing the book's packages into .venv. The first time takes minutes."
 	@$(PY) -m pip install --quiet --retries 2 --disable-pip-version-check \
-		-c constraints.txt -e '.[$(EXTRAS)]' >.venv/install.log 2>&1 \
+		$(CONSTRAINTS:%=-c %) -e '.[$(EXTRAS)]' >.venv/install.log 2>&1 \
 	|| if grep -qE 'NewConnection|NameResolution|Temporary failure|timed out|unreachable|ProxyError' .venv/install.log; \
 	then $(call fail,no network: the package index does not answer. Connect and run make again. Details: .venv/install.log); \
 	else $(call fail,pip failed: $$(grep ERROR .venv/install.log | tail -1) Details: .venv/install.log); fi
