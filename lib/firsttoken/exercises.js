@@ -75,7 +75,7 @@ each(".ft-quiz", (root) => {
   const placement = quiz.kind === "placement";
   let answered = false;
   // Copies of what is in the page already: its mathematics is typeset.
-  const copies = (shown) => shown.flatMap((i) => [messages[i].cloneNode(true), " "]);
+  const copies = (shown) => shown.flatMap((i) => [copy(messages[i]), " "]);
 
   form.querySelector("button").hidden = false;
   form.addEventListener("submit", (event) => {

@@ -37,7 +37,7 @@ each(".ft-progress", (root) => {
     place.hidden = !all.placement;
     if (all.placement) {
       const row = find(`tr[data-chapter="${CSS.escape(all.placement.chapter)}"] th`);
-      const start = row ? ["start with ", ...row.cloneNode(true).childNodes, "."] : ["all of it was right."];
+      const start = row ? ["start with ", ...copy(row).childNodes, "."] : ["all of it was right."];
       place.replaceChildren(`Placement quiz, ${day(all.placement.at)}: `, ...start);
     }
   });

@@ -55,15 +55,28 @@ const place = (chapter) => {
   if (all) store({ ...all, placement: { chapter, at: now() } });
 };
 
+const ON_SITE = "content_root" in document.documentElement.dataset;
+
+// JupyterLab opens a notebook only from the very link that came with an output: a copy passes its click on.
+const copy = (node) => {
+  const twin = node.cloneNode(true);
+  const links = node.querySelectorAll("a");
+  for (const [i, link] of ON_SITE ? [] : twin.querySelectorAll("a").entries()) {
+    link.addEventListener("click", (event) => {
+      event.preventDefault();
+      links[i].click();
+    });
+  }
+  return twin;
+};
+
 // Run once for each output of a kind.
 const each = (kind, start) => {
   for (const root of document.querySelectorAll(`${kind}:not([data-ready])`)) {
     root.dataset.ready = "true";
-    // JupyterLab opens the notebooks to which the links lead; on the site they are pages.
-    if ("content_root" in document.documentElement.dataset) {
-      for (const link of root.querySelectorAll("a[href$='.ipynb']")) {
-        link.setAttribute("href", link.getAttribute("href").replace(/ipynb$/, "html"));
-      }
+    // The links lead to notebooks; on the site these are pages.
+    for (const link of ON_SITE ? root.querySelectorAll("a[href$='.ipynb']") : []) {
+      link.setAttribute("href", link.getAttribute("href").replace(/ipynb$/, "html"));
     }
     start(root);
   }
