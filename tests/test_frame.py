@@ -4,6 +4,7 @@ Each rule is a function from sources to complaints, and has bad examples that it
 """
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -294,6 +295,233 @@ def test_environment_equals_pyproject():
         "pip",
         {"pip": ["-c constraints.txt", f"-e .[{extras}]"]},
     ]
+
+
+def make(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    """Run make as from a fresh shell, whatever the make that runs this test was told."""
+    own = {"MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "CONSTRAINTS", "CHAPTER"}
+    kept = {name: text for name, text in os.environ.items() if name not in own}
+    return subprocess.run(
+        ["make", *arguments], cwd=ROOT, env=kept | environment, capture_output=True, text=True
+    )
+
+
+def test_a_wrong_chapter_is_one_clear_line():
+    """Before anything is installed, make lab says which chapters there are."""
+    done = make("lab", "CHAPTER=99")
+    chapters = " ".join(path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb")))
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[0] == (
+        f"First Token: there is no chapter 99. There are: {chapters}"
+    )
+
+
+def test_make_lab_opens_the_chapter_that_is_named():
+    paths = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    for path, number in [(paths[0], ""), *((p, p.stem[:2]) for p in paths)]:
+        for spelling in {number, number.removeprefix("0")}:
+            done = make("--dry-run", "lab", f"CHAPTER={spelling}")
+            assert f"default_url=/lab/tree/notebooks/{path.name} " in done.stdout
+
+
+@pytest.mark.parametrize(("environment", "pinned"), [({}, True), ({"CONSTRAINTS": ""}, False)])
+def test_make_installs_with_or_without_pins(environment, pinned):
+    """CONSTRAINTS, empty in the environment as in the weekly run, leaves the pins out."""
+    done = make("--dry-run", "--always-make", ".venv/installed", **environment)
+    assert done.returncode == 0
+    assert ("-c constraints.txt" in done.stdout) is pinned
+
+
+# What a job may do that runs the project's code, and what one that runs none may do, at most.
+READ = {"contents": "read"}
+WRITE = {"publish": {"pages": "write", "id-token": "write"}, "report": {"issues": "write"}}
+
+
+def workflows() -> dict[str, dict]:
+    """Return {file name: parsed workflow}; YAML reads the key `on` as True."""
+    return {
+        path.name: yaml.safe_load(path.read_text())
+        for path in sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    }
+
+
+def workflow_complaints(workflow: dict) -> list[str]:
+    """Return what breaks the rules of every workflow: rights, versions, limits."""
+    complaints = []
+    if workflow.get("permissions") != READ:
+        complaints.append(f"permissions {workflow.get('permissions')}")
+    for name, job in workflow["jobs"].items():
+        granted = job.get("permissions", READ)
+        steps = job["steps"]
+        # Code of the project or of its packages and the right to write never meet.
+        runs_project = any(step.get("uses", "").startswith("actions/checkout@") for step in steps)
+        allowed = READ if runs_project else WRITE.get(name, READ)
+        if granted != allowed:
+            complaints.append(f"{name} has {granted}")
+        if "timeout-minutes" not in job:
+            complaints.append(f"{name} has no limit of time")
+        for step in steps:
+            action = step.get("uses", "actions/none@v1")
+            if not re.fullmatch(r"actions/[\w-]+@v\d+", action):
+                complaints.append(f"{name} uses {action}")
+            if "checkout@" in action and step.get("with") != {"persist-credentials": False}:
+                complaints.append(f"{name} leaves its token in the checkout")
+            # An expression inside a script would run what a stranger wrote in a title.
+            if "${{" in step.get("run", ""):
+                complaints.append(f"{name} puts an expression into a script")
+    return complaints
+
+
+def ci_complaints(workflow: dict) -> list[str]:
+    """Return what breaks the rules of ci.yml: when, what, and publishing only what is green."""
+    complaints, jobs = [], workflow["jobs"]
+    if workflow[True] != {"push": {"branches": ["main"]}, "pull_request": None}:
+        complaints.append(f"runs on {workflow[True]}")
+    if [step["run"] for step in jobs["check"]["steps"] if "run" in step] != [".ci/run"]:
+        complaints.append("check does not run exactly .ci/run")
+    if not jobs["check"].get("concurrency", {}).get("cancel-in-progress"):
+        complaints.append("outdated runs are not cancelled")
+    if (jobs["site"].get("needs"), jobs["publish"].get("needs")) != ("check", "site"):
+        complaints.append("the site is published before the checks are green")
+    if jobs["site"].get("if") != "github.event_name == 'push' && github.ref == 'refs/heads/main'":
+        complaints.append("the site is published from elsewhere than main")
+    return complaints
+
+
+def weekly_complaints(workflow: dict) -> list[str]:
+    """Return what breaks the rules of weekly.yml: a schedule, no pins, the same checks."""
+    complaints, job = [], workflow["jobs"]["newest"]
+    if set(workflow[True]) != {"schedule", "workflow_dispatch"}:
+        complaints.append(f"runs on {set(workflow[True])}")
+    if job.get("env", {}).get("CONSTRAINTS") != "":
+        complaints.append("the pins hold")
+    if [step["run"] for step in job["steps"] if "run" in step] != [".ci/run"]:
+        complaints.append("newest does not run exactly .ci/run")
+    return complaints
+
+
+def test_workflows():
+    found = workflows()
+    assert set(found) == {"ci.yml", "weekly.yml"}
+    assert {name: workflow_complaints(flow) for name, flow in found.items()} == {
+        name: [] for name in found
+    }
+    assert ci_complaints(found["ci.yml"]) == []
+    assert weekly_complaints(found["weekly.yml"]) == []
+
+
+def change(*path, value=None):
+    """Return a mutation that sets the place at the end of a path, or removes it."""
+
+    def mutate(tree):
+        for key in path[:-1]:
+            tree = tree[key]
+        if value is None:
+            del tree[path[-1]]
+        else:
+            tree[path[-1]] = value
+
+    return mutate
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "mutate"),
+    [
+        ("ci.yml", workflow_complaints, change("permissions")),
+        ("ci.yml", workflow_complaints, change("permissions", value="write-all")),
+        ("ci.yml", workflow_complaints, change("jobs", "check", "permissions", value={})),
+        ("ci.yml", workflow_complaints, change("jobs", "check", "timeout-minutes")),
+        (
+            "ci.yml",
+            workflow_complaints,
+            change("jobs", "site", "permissions", value=WRITE["publish"]),
+        ),
+        (
+            "ci.yml",
+            workflow_complaints,
+            change("jobs", "publish", "permissions", "contents", value="write"),
+        ),
+        (
+            "ci.yml",
+            workflow_complaints,
+            change("jobs", "check", "steps", 0, "uses", value="actions/checkout@main"),
+        ),
+        ("ci.yml", workflow_complaints, change("jobs", "check", "steps", 0, "with")),
+        (
+            "weekly.yml",
+            workflow_complaints,
+            change("jobs", "report", "steps", 1, "run", value="echo ${{ github.actor }}"),
+        ),
+        (
+            "weekly.yml",
+            workflow_complaints,
+            change("jobs", "newest", "permissions", value=WRITE["report"]),
+        ),
+        ("ci.yml", ci_complaints, change(True, "pull_request_target", value={})),
+        ("ci.yml", ci_complaints, change("jobs", "check", "steps", 2, "run", value="make test")),
+        ("ci.yml", ci_complaints, change("jobs", "check", "concurrency")),
+        ("ci.yml", ci_complaints, change("jobs", "site", "needs")),
+        ("ci.yml", ci_complaints, change("jobs", "site", "if")),
+        ("weekly.yml", weekly_complaints, change(True, "schedule")),
+        ("weekly.yml", weekly_complaints, change(True, "push", value={"branches": ["main"]})),
+        ("weekly.yml", weekly_complaints, change("jobs", "newest", "env", "CONSTRAINTS")),
+        (
+            "weekly.yml",
+            weekly_complaints,
+            change("jobs", "newest", "env", "CONSTRAINTS", value="constraints.txt"),
+        ),
+        (
+            "weekly.yml",
+            weekly_complaints,
+            change("jobs", "newest", "steps", 2, "run", value="make test"),
+        ),
+    ],
+)
+def test_workflow_rules_reject(name, rule, mutate):
+    workflow = workflows()[name]
+    mutate(workflow)
+    assert rule(workflow) != []
+
+
+@pytest.mark.parametrize(
+    ("result", "open_issue", "versions", "done"),
+    [
+        ("success", "", "numpy==2.4.6", []),
+        ("success", "7", "numpy==2.4.6", ["issue close 7"]),
+        ("failure", "", "numpy==2.4.6", ["issue create"]),
+        ("failure", "7", "numpy==2.4.6", ["issue comment 7"]),
+        ("failure", "", None, ["issue create"]),
+    ],
+)
+def test_the_weekly_report_makes_no_noise(tmp_path, result, open_issue, versions, done):
+    """Its script, run with a stand-in for gh that notes what it is asked to do."""
+    (step,) = [s for s in workflows()["weekly.yml"]["jobs"]["report"]["steps"] if "run" in s]
+    gh = tmp_path / "bin" / "gh"
+    gh.parent.mkdir()
+    gh.write_text(
+        "#!/usr/bin/env bash\n"
+        '[ "$1 $2" != "issue list" ] || { echo "$OPEN"; exit; }\n'
+        'echo "$*" >>calls\n'
+    )
+    gh.chmod(0o755)
+    if versions:
+        (tmp_path / "versions.txt").write_text(versions)
+    environment = {
+        "PATH": f"{gh.parent}{os.pathsep}{os.environ['PATH']}",
+        "OPEN": open_issue,
+        "RESULT": result,
+        "RUN": "https://localhost/run/1",
+        "TITLE": step["env"]["TITLE"],
+    }
+    subprocess.run(["bash", "-e", "-c", step["run"]], cwd=tmp_path, env=environment, check=True)
+    calls = tmp_path / "calls"
+    made = calls.read_text().splitlines() if calls.exists() else []
+    assert len(made) == len(done)
+    assert all(call.startswith(start) for call, start in zip(made, done, strict=True))
+    if result == "failure":
+        report = (tmp_path / "report.md").read_text()
+        assert "https://localhost/run/1" in report
+        assert (versions or "the installation failed") in report
 
 
 def test_wheel_carries_the_model(tmp_path):

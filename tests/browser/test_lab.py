@@ -22,17 +22,31 @@ from playwright.sync_api import expect, sync_playwright
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+CELLS_OF = {path: nbformat.read(path, as_version=4).cells for path in CHAPTERS}
 CHAPTER_MS = 180_000
 STEP_MS = 60_000  # a busy machine draws a long notebook slowly; nothing here measures that
 
 pytestmark = pytest.mark.browser
 
 # What the page knows of the open notebook; `make lab` exposes the application for this test only.
+CURRENT = "window.jupyterapp?.shell.currentWidget?.content?.widgets"
 CELLS = "window.jupyterapp.shell.currentWidget.content.widgets"
 CODE = f"{CELLS}.filter(cell => cell.model.type === 'code')"
 ERRORS = f"""() => {CODE}.flatMap(cell => cell.model.outputs.toJSON())
     .filter(output => output.output_type === 'error')
     .map(output => output.ename + ': ' + output.evalue)"""
+PATH = "window.jupyterapp.shell.currentWidget.context.path"
+SETTINGS = """async () => {
+    const own = async (plugin, key) => {
+        const answer = await fetch('/lab/api/settings/@jupyterlab/' + plugin);
+        return (await answer.json()).schema.properties[key].default;
+    };
+    return {
+        autosave_s: await own('docmanager-extension:plugin', 'autosaveInterval'),
+        timing: await own('notebook-extension:tracker', 'recordTiming'),
+        adaptive: await own('apputils-extension:themes', 'adaptive-theme'),
+    };
+}"""
 # An error stops the run, so it ends the wait, too.
 FINISHED = f"() => ({ERRORS})().length || {CODE}.every(cell => cell.model.executionCount)"
 # From the key press to the first frame that shows another figure.
@@ -101,8 +115,8 @@ def wait_for(url: str, server: subprocess.Popen, log: Path) -> None:
 @pytest.fixture(scope="module")
 def context():
     """Yield a browser context from which only the local server can be reached."""
-    executable = shutil.which("chromium") or shutil.which("google-chrome")
-    assert executable, "the browser tests need Chromium (on Debian: apt-get install chromium)"
+    executable = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    assert executable, "no chromium found; install it or set CHROMIUM to its path"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         context = browser.new_context(viewport={"width": 1280, "height": 1000})
@@ -114,28 +128,48 @@ def context():
         browser.close()
 
 
-@pytest.fixture(scope="module", params=CHAPTERS, ids=lambda path: path.stem)
+def opened(page, address: str) -> None:
+    """Go to an address of JupyterLab and wait until a notebook and its kernel are ready."""
+    page.goto(address)
+    page.wait_for_function(f"() => {CURRENT} && {CELLS}.length > 1")
+    expect(page.get_by_role("button", name="| Idle")).to_be_visible()
+
+
+@pytest.fixture(scope="module")
 def chapter(request, lab, context):
     """Open a chapter, run all of it through the menu and yield (page, its cells as stored)."""
     page = context.new_page()
-    page.goto(f"{lab}/lab/tree/notebooks/{request.param.name}")
-    page.wait_for_function(f"() => window.jupyterapp?.shell.currentWidget && {CELLS}.length > 1")
-    expect(page.get_by_role("button", name="| Idle")).to_be_visible()
+    opened(page, f"{lab}/lab/tree/notebooks/{request.param.name}")
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
     page.wait_for_function(FINISHED, timeout=CHAPTER_MS)
-    yield page, nbformat.read(request.param, as_version=4).cells
+    yield page, CELLS_OF[request.param]
+    # Kernels of chapters that are done would slow down the next one's slider.
+    page.evaluate("() => window.jupyterapp.commands.execute('notebook:shutdown-kernel')")
     page.close()
 
 
-def index_of(cells, has) -> int:
-    """Return the index of the first cell for which `has` holds."""
-    return next(index for index, cell in enumerate(cells) if has(cell))
+def with_chapters(wanted):
+    """Run a test on the chapters for whose stored cells `wanted` holds."""
+    chosen = [path for path in CHAPTERS if any(wanted(cell) for cell in CELLS_OF[path])]
+    return pytest.mark.parametrize("chapter", chosen, indirect=True, ids=lambda path: path.stem)
 
 
-def tagged(cells, tag: str) -> int:
-    """Return the index of the cell with a tag."""
-    return index_of(cells, lambda cell: tag in cell.metadata.get("tags", []))
+def is_code(cell) -> bool:
+    return cell.cell_type == "code"
+
+
+def draws_sliders(cell) -> bool:
+    return is_code(cell) and re.search(r"\bexplore\(", cell.source) is not None
+
+
+def has_tag(tag: str):
+    return lambda cell: tag in cell.metadata.get("tags", [])
+
+
+def index_of(cells, wanted) -> int:
+    """Return the index of the first cell for which `wanted` holds."""
+    return next(index for index, cell in enumerate(cells) if wanted(cell))
 
 
 def shown(page, index: int):
@@ -177,17 +211,59 @@ def run(page, index: int, source: str | None = None):
     return shown(page, index)
 
 
+def test_a_first_start_is_ready_for_reading(lab, context):
+    """The first chapter, no question asked, readable letters, times beside cells, no spoilers."""
+    page = context.new_page()
+    opened(page, lab)
+    assert page.evaluate(f"() => {PATH}") == f"notebooks/{CHAPTERS[0].name}"
+    page.wait_for_timeout(2000)  # JupyterLab asks about news when it has settled
+    assert page.locator(".jp-Dialog, .Toastify__toast").all_inner_texts() == []
+    assert page.evaluate(SETTINGS) == {"autosave_s": 60, "timing": True, "adaptive": True}
+    sizes = page.evaluate(
+        """() => ['.jp-RenderedMarkdown p', '.jp-Notebook .cm-line']
+            .map(place => getComputedStyle(document.querySelector(place)).fontSize)"""
+    )
+    assert sizes == ["16px", "14px"]
+
+    first = index_of(CELLS_OF[CHAPTERS[0]], is_code)
+    cell = run(page, first)
+    expect(cell.locator(".execute-time")).to_contain_text(re.compile(r"executed in [\d.]+ ?m?s"))
+    folded = index_of(
+        CELLS_OF[CHAPTERS[0]], lambda c: c.metadata.get("jupyter", {}).get("source_hidden")
+    )
+    fold = shown(page, folded).locator(".jp-PlaceholderText")
+    text = fold.evaluate("node => getComputedStyle(node, '::after').content")
+    assert "click to show" in text
+    assert fold.evaluate("node => getComputedStyle(node).fontSize") == "0px"
+    page.close()
+
+
+def test_a_chapter_is_not_hidden_by_what_was_open_before(lab, context):
+    """The layout of an earlier session, with another file in front in one-file mode, comes back."""
+    page = context.new_page()
+    opened(page, f"{lab}/lab/tree/notebooks/{CHAPTERS[0].name}")
+    command = "async name => { await window.jupyterapp.commands.execute(name); }"
+    with page.expect_response(lambda r: "/workspaces" in r.url and r.request.method == "PUT"):
+        page.evaluate(command, "application:toggle-mode")
+        page.evaluate(command, "launcher:create")
+    assert page.evaluate("() => window.jupyterapp.shell.currentWidget.title.label") == "Launcher"
+    page.wait_for_timeout(2000)  # the layout is stored a moment after the last change
+    opened(page, lab)
+    page.wait_for_timeout(2000)  # a layout that comes back late would show now
+    assert page.evaluate(f"() => {PATH}") == f"notebooks/{CHAPTERS[0].name}"
+    page.close()
+
+
+@with_chapters(is_code)
 def test_the_chapter_runs(chapter):
     page, _ = chapter
     assert page.evaluate(ERRORS) == []
 
 
+@with_chapters(draws_sliders)
 def test_a_slider_moves_its_figure(chapter, capsys):
     page, cells = chapter
-    figure = index_of(
-        cells, lambda c: c.cell_type == "code" and re.search(r"\bexplore\(", c.source)
-    )
-    output = shown(page, figure).locator(".jp-Cell-outputArea")
+    output = shown(page, index_of(cells, draws_sliders)).locator(".jp-Cell-outputArea")
     handle = output.get_by_role("slider").first
     expect(handle).to_be_visible()
     output.evaluate(WATCH)
@@ -208,11 +284,12 @@ def test_a_slider_moves_its_figure(chapter, capsys):
         )
 
 
+@with_chapters(has_tag("exercise-1-check"))
 def test_an_exercise_answers(chapter):
     """The stub's name set to -1 is wrong, the stored solution is right."""
     page, cells = chapter
     stub, check, solution = (
-        tagged(cells, f"exercise-1-{part}") for part in ("stub", "check", "solution")
+        index_of(cells, has_tag(f"exercise-1-{part}")) for part in ("stub", "check", "solution")
     )
     name = re.search(r"^(\w+) *=", cells[solution].source, re.MULTILINE)[1]
     run(page, stub, f"{name} = -1")
