@@ -1118,7 +1118,7 @@ class Progress:
             '<th scope="col">Chapter</th><th scope="col">Quizzes and exercises solved</th></tr>'
             f"</thead><tbody>{rows}</tbody></table>"
             '<p role="status"></p><p class="ft-place" hidden></p>'
-            "<p>It is kept by this browser on this machine and sent nowhere.</p>"
+            "<p>Your browser keeps this on your own machine; it is sent nowhere.</p>"
             '<button type="button" class="ft-ask">Forget my progress</button>'
             '<div class="ft-sure" role="group" aria-label="Forget my progress" hidden>'
             "<p>Forget what was solved in every chapter? It cannot be brought back.</p>"

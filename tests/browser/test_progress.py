@@ -399,6 +399,27 @@ def test_links_lead_to_what_is_there(context, path, end):
     }
 
 
+def test_a_copied_link_opens_what_the_first_one_opens(context):
+    """JupyterLab listens to the link in the output, not to the copy that the answer shows."""
+    page = visit(context, placement(QUESTIONS), progress(), path=IN_LAB)
+    page.evaluate(
+        """() => {
+            window.opened = [];
+            for (const link of document.querySelectorAll(".ft-messages a, th a")) {
+                link.addEventListener("click", (event) => {
+                    event.preventDefault();
+                    window.opened.push(link.textContent);
+                });
+            }
+        }"""
+    )
+    choose(page, [[0], [1, 2], [0]])
+    page.locator(".ft-feedback a").first.click()
+    page.locator(".ft-place a").click()
+    assert page.evaluate("window.opened") == ["04 The KV cache", "The KV cache"]
+    assert page.url == ORIGIN + IN_LAB
+
+
 def test_without_scripts(browser):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
