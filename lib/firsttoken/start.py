@@ -64,6 +64,8 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
                 "A model is trained once. After how many days of service has running it cost more "
                 "than training it?",
                 "I",
+                n_quizzes=2,
+                n_exercises=3,
             ),
             Chapter(
                 "01_generate",
@@ -71,6 +73,8 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
                 "What does a model do between your prompt and its first word, and why is the "
                 "second word so much cheaper?",
                 "I",
+                n_quizzes=3,
+                n_exercises=4,
             ),
             Chapter(
                 "02_metrics",
