@@ -24,3 +24,16 @@ document.addEventListener("DOMContentLoaded", () => {
     list.removeAttribute("role");
   }
 });
+
+// Paper is white: a page in the dark theme is printed in the light one.
+{
+  const root = document.documentElement;
+  let theme;
+  addEventListener("beforeprint", () => {
+    theme = root.dataset.theme;
+    root.dataset.theme = "light";
+  });
+  addEventListener("afterprint", () => {
+    root.dataset.theme = theme;
+  });
+}

@@ -5,6 +5,7 @@ The browser is Debian's Chromium. Every request to another host is aborted and f
 
 import functools
 import gzip
+import importlib.util
 import json
 import os
 import re
@@ -25,8 +26,13 @@ PAGES = [str(page.relative_to(SITE)) for page in sorted(SITE.rglob("*.html"))]
 PAGES = [page for page in PAGES if not page.startswith("_static/")]
 # Pages that the theme writes without a chapter's text.
 CONTENT = [page for page in PAGES if page.startswith(("book/", "notebooks/"))]
+CHAPTERS = [page for page in CONTENT if page.startswith("notebooks/")]
 SCREENS = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
 MAX_FIGURE_BYTES = 150_000  # of one slider figure, after gzip
+# A page may hold a handful of slider figures. A first visit to a chapter also loads 1.2 MB of
+# scripts and fonts (sliders 0.5, formulas 0.4, theme and icons 0.3), which every later page takes
+# from the browser's cache. The two limits leave no room for one more script that nobody noticed.
+MAX_PAGE_BYTES, MAX_VISIT_BYTES = 400_000, 1_600_000
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 FLAGS = [
     "--no-sandbox",
@@ -39,6 +45,10 @@ FLAGS = [
 ]
 
 pytestmark = pytest.mark.browser
+
+spec = importlib.util.spec_from_file_location("picture", ROOT / "book" / "picture.py")
+picture = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(picture)
 
 # From the key press to the first frame that shows another picture, in milliseconds.
 WATCH = """figure => {
@@ -64,6 +74,9 @@ OVERFLOW = "() => document.documentElement.scrollWidth - innerWidth"
 CUT_TABLES = """() => [...document.querySelectorAll(".pst-scrollable-table-container")]
     .filter(box => box.scrollWidth > box.clientWidth)
     .map(box => box.textContent.trim().slice(0, 80))"""
+CUT_CODE = """() => [...document.querySelectorAll("article pre")]
+    .filter(code => code.scrollWidth > code.clientWidth)
+    .map(code => code.textContent.slice(0, 80))"""
 SERIOUS = """async () => (await axe.run(document, {preload: false})).violations
     .filter(v => ["serious", "critical"].includes(v.impact))
     .map(v => v.id + ": " + v.nodes.map(n => n.html.slice(0, 200)).join(" | "))"""
@@ -162,6 +175,24 @@ def test_page_is_sound(browser, address, path, theme, screen):
             assert page.evaluate(CUT_TABLES) == []
         page.add_script_tag(path=str(AXE))
         assert page.evaluate(SERIOUS) == []
+
+
+@pytest.mark.parametrize("path", CONTENT or ["none"])
+def test_page_prints(browser, address, path):
+    """On paper: dark on white, no way into JupyterLab, and nothing cut at the right."""
+    with Visit(browser, address, "dark") as visit:
+        page = visit.open(path)
+        page.set_viewport_size({"width": 794, "height": 1123})  # A4
+        page.emulate_media(media="print", color_scheme="dark")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert page.evaluate("document.documentElement.dataset.theme") == "light"
+        assert page.evaluate(OVERFLOW) <= 0
+        assert page.evaluate(CUT_TABLES) == []
+        assert page.evaluate(CUT_CODE) == []
+        for way in page.locator(".ft-lab").all():
+            expect(way).to_be_hidden()
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
 def controls(figure: Locator) -> list[Locator]:
@@ -305,38 +336,107 @@ def test_quizzes_answer_in_the_page(browser, address, path):
             expect(quiz.locator(".ft-feedback")).not_to_be_empty()
 
 
-def test_next_leads_through_the_book(browser, address):
-    """From the first page, `next` visits every page of the table of contents."""
+def test_next_and_previous_lead_through_the_book(browser, address):
+    """From the first page, `next` visits every page of the book; `previous` undoes each step."""
     with Visit(browser, address) as visit:
         page = visit.open("book/intro.html")
+        expect(page.locator("a.left-prev")).to_have_count(0)
         seen = [page.url]
         while page.locator("a.right-next").count():
             page.locator("a.right-next").click()
             page.wait_for_load_state("networkidle")
+            assert page.locator("a.left-prev").evaluate("link => link.href") == seen[-1]
             seen.append(page.url)
             assert len(seen) <= len(CONTENT), "next goes in a circle"
         assert {url.removeprefix(address) for url in seen} == set(CONTENT)
-        page.locator("a.left-prev").click()
-        expect(page).to_have_url(seen[-2])
 
 
-def test_search_finds_a_page(browser, address):
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        ("truncate unlinked", None),
+        ("mlock", "notebooks/04_kv_cache.html"),
+        ("perplexity", "book/glossary.html"),
+        ("bandwidth", "book/notation.html"),
+    ],
+)
+def test_search(browser, address, words, path):
+    """What only one page has is found there; what no page has is said not to be found."""
     with Visit(browser, address) as visit:
-        page = visit.open("search.html?q=bandwidth")
+        page = visit.open(f"search.html?q={words.replace(' ', '+')}")
         results = page.locator("#search-results li a")
-        expect(results.first).to_be_visible()
-        assert any("notation" in link.get_attribute("href") for link in results.all())
+        if path is None:
+            expect(page.locator("#search-results")).to_contain_text("did not match any documents")
+            expect(results).to_have_count(0)
+        else:
+            expect(page.locator(f"#search-results li a[href*='{path}']").first).to_be_visible()
+
+
+def test_search_field_leads_to_the_results(browser, address):
+    """By keyboard, from a chapter."""
+    with Visit(browser, address) as visit:
+        page = visit.open(CHAPTERS[0])
+        page.keyboard.press("Control+k")
+        page.keyboard.type("perplexity")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/search.html?q=perplexity*")
+        expect(page.locator("#search-results li a[href*='glossary']").first).to_be_visible()
+
+
+@pytest.mark.parametrize("path", CONTENT or ["none"])
+def test_title_line_works_without_a_script(browser, address, path):
+    """The reading time is on every page; the way into JupyterLab, on chapters, opens by key."""
+    with browser.new_context(java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto(address + path)
+        line = page.locator("h1 + .ft-page-line")
+        expect(line).to_contain_text(re.compile(r"^[1-9]\d* min to read"))
+        way = line.locator("details")
+        expect(way).to_have_count(int(path in CHAPTERS))
+        if path in CHAPTERS:
+            stem = Path(path).stem
+            expect(way.locator("pre").first).to_be_hidden()
+            way.locator("summary").press("Enter")
+            expect(way.locator("pre").first).to_have_text(f"make lab CHAPTER={stem[:2]}")
+            expect(way.locator(f"a[href$='/lab/tree/notebooks/{stem}.ipynb']")).to_be_visible()
+
+
+def test_index_lists_every_slider_figure(browser, address):
+    """Each link leads to a section with as many slider figures as the index describes there."""
+    figures = {path: (SITE / path).read_text("utf-8").count('"ft-explore"') for path in CHAPTERS}
+    with Visit(browser, address) as visit:
+        page = visit.open("book/figures.html")
+        listed = {}
+        for entry in page.locator("article dl > dt").all():
+            url = entry.locator("a").evaluate("link => link.href")
+            listed[url] = entry.locator("xpath=following-sibling::dd[1]//p").count() // 2
+        counts = dict.fromkeys(CHAPTERS, 0)
+        for url, n_figures in listed.items():
+            path, _, anchor = url.removeprefix(address).partition("#")
+            if not visit.page.url.endswith(path):
+                visit.open(path)
+            section = page.locator(f"section[id='{anchor}']")
+            assert section.locator(":scope > .cell .ft-explore").count() == n_figures
+            counts[path] += n_figures
+    assert counts == figures
+
+
+def test_picture_in_readme_shows_the_figure_of_the_site(browser, address):
+    with Visit(browser, address) as visit:
+        figure = picture.shown_figure(visit.open(picture.CHAPTER))
+        assert picture.fingerprint(figure) == picture.stored_fingerprint(), (
+            "README's picture is stale: run `python book/picture.py`"
+        )
 
 
 def test_chapters_download_as_notebooks(address):
     """The file offered is the notebook itself, without outputs."""
-    for path in CONTENT:
-        if path.startswith("notebooks/"):
-            html = (SITE / path).read_text("utf-8")
-            link = re.search(r'href="([^"]*_sources/[^"]*\.ipynb)"', html)
-            assert link, f"{path} offers no notebook"
-            notebook = json.loads((SITE / path).parent.joinpath(link[1]).resolve().read_text())
-            assert notebook["cells"]
+    for path in CHAPTERS:
+        html = (SITE / path).read_text("utf-8")
+        link = re.search(r'href="([^"]*_sources/[^"]*\.ipynb)"', html)
+        assert link, f"{path} offers no notebook"
+        notebook = json.loads((SITE / path).parent.joinpath(link[1]).resolve().read_text())
+        assert notebook["cells"]
 
 
 STATE = re.compile(
@@ -380,3 +480,26 @@ def test_slider_figures_are_light(address, path, capsys):
             shown = ", ".join(f"{weight / 1000:.0f} KB" for weight in weights)
             print(f"\n{path}: slider figures after gzip: {shown}")
     assert all(weight <= MAX_FIGURE_BYTES for weight in weights), weights
+
+
+def first_visit(browser, address, path) -> tuple[int, int]:
+    """Return the bytes of a page and of all that it loads, as a server with gzip sends them."""
+    with Visit(browser, address) as visit:
+        answers = []
+        visit.page.on("response", lambda answer: answers.append(answer))
+        visit.open(path)
+        weights = {}
+        for answer in answers:
+            body, kind = answer.body(), answer.headers.get("content-type", "")
+            packed = kind.startswith(("image/png", "font/"))
+            weights[answer.url] = len(body if packed else gzip.compress(body, mtime=0))
+    return weights[address + path], sum(weights.values())
+
+
+@pytest.mark.parametrize("path", CONTENT or ["none"])
+def test_pages_are_light(browser, address, path, capsys):
+    page, everything = first_visit(browser, address, path)
+    with capsys.disabled():
+        print(f"\n{path}: {page / 1000:.0f} KB, first visit {everything / 1000:.0f} KB after gzip")
+    assert page <= MAX_PAGE_BYTES
+    assert everything <= MAX_VISIT_BYTES
