@@ -12,12 +12,14 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partialmethod
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, urlsplit
 
 import yaml
 from docutils import nodes
 from docutils.parsers.rst import directives
+from nbclient import NotebookClient
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -31,6 +33,8 @@ INDEX = "ft-slider-figures"  # the class of the place that the list of figures g
 
 
 def setup(app: Sphinx) -> dict:
+    # MyST-NB would put a line break between the pieces of a text that is printed token by token.
+    NotebookClient.__init__ = partialmethod(NotebookClient.__init__, coalesce_streams=True)
     app.add_role("chapter", ChapterLink())
     app.add_directive("slider-figures", SliderFigures)
     app.add_directive("citation", Citation)

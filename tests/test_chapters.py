@@ -202,6 +202,8 @@ def has_complete_exercises(chapter):
 def is_stored_clean(chapter):
     complaints = ["widget state is stored"] if "widgets" in chapter.notebook.metadata else []
     for cell in chapter.code:
+        if "execution" in cell.metadata:
+            complaints.append(f"{cell.id}: the times of a run are stored")
         kept = {"keep_output", "nbval-check-output"} & set(tags(cell))
         if not kept and cell.outputs:
             complaints.append(f"{cell.id}: stored output")
@@ -444,6 +446,7 @@ BAD = {
         add("total", outputs=[OUTPUT], execution_count=3, metadata={"tags": ["keep_output"]}),
         add("total", outputs=[OUTPUT], metadata=KEPT),
         add("total", execution_count=3, metadata=KEPT),
+        add("total", metadata={"execution": {"shell.execute_reply": "2026-11-20T08:00:00Z"}}),
     ],
     has_alternative_text: [
         edit("markdown", "This cell", source="![](a.png)"),

@@ -68,7 +68,7 @@ def generate(
     times, prefill_s, reason = [], 0.0, None
     while reason is None:
         seen = 0 if cache is None else cache.length
-        logits = np.asarray(model([ids[seen:]], cache))[0, -1]  # [V], after the last token
+        logits = np.asarray(model([ids[seen:]], cache))[0, -1]  # [V]
         if not times:
             prefill_s = time.perf_counter() - start_s
         probabilities = next_token_distribution(logits, params, ids[:n_prompt], ids[n_prompt:])

@@ -116,7 +116,8 @@ class Llama:
             x = x + self._attend(h, layer, rotation, cache)
             h = rms_norm(x, block.mlp_norm, self.norm_eps)
             x = x + self._mlp(h, layer)
-        return _project(rms_norm(x, self.final_norm, self.norm_eps), self.unembedding)  # [B, T, V]
+        h = rms_norm(x, self.final_norm, self.norm_eps)
+        return _project(h, self.unembedding)  # [B, T, V]
 
     def _attend(
         self, h: Array, layer: int, rotation: tuple[Array, Array], cache: KVCache | None
