@@ -37,3 +37,17 @@ document.addEventListener("DOMContentLoaded", () => {
     root.dataset.theme = theme;
   });
 }
+
+// A formula that is wider than the page scrolls by itself; a keyboard must reach it to scroll it.
+addEventListener("load", async () => {
+  await window.MathJax?.startup?.promise;
+  const sizes = new ResizeObserver((changes) => {
+    for (const { target } of changes) {
+      target.removeAttribute("tabindex");
+      if (target.scrollWidth > target.clientWidth) target.tabIndex = 0;
+    }
+  });
+  for (const formula of document.querySelectorAll('mjx-container[display="true"]')) {
+    sizes.observe(formula);
+  }
+});
