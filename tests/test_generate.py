@@ -10,6 +10,7 @@ from transformers import LlamaForCausalLM
 from firsttoken import llama, llama_torch
 from firsttoken.architectures import Architecture
 from firsttoken.generate import evict, generate
+from firsttoken.kv_cache import KVCache
 from firsttoken.llama import weight_shapes
 from firsttoken.sampling import SamplingParams
 from firsttoken.tokenizer import tokenizer
@@ -283,6 +284,16 @@ def test_evict_names_what_does_not_fit(n, sinks):
     with pytest.raises(ValueError, match=f"n {n} .* sinks {sinks} .* 8 tokens"):
         evict(model, cache, n, sinks)
     np.testing.assert_array_equal(cache.keys(0), before)
+
+
+def test_evict_refuses_formats_that_round():
+    """Each call would decode, turn and encode all keys: the errors would add up."""
+    model = one_layer()
+    cache = KVCache(model.arch, 1, 8, "int8")
+    model([list(range(8))], cache)
+    with pytest.raises(ValueError, match="cache stores int8"):
+        evict(model, cache, 1)
+    assert cache.length == 8
 
 
 def test_evict_can_empty_the_cache():

@@ -98,9 +98,14 @@ def evict(model, cache: KVCache, n: int, sinks: int = 0) -> None:
     in the first layer is the result that of a pass over the kept tokens alone. NumPy models only.
 
     Units:  n and sinks in tokens
-    Raises: ValueError, and nothing is dropped, where the cache does not hold sinks + n tokens.
+    Raises: ValueError, and nothing is dropped, where the cache does not hold sinks + n tokens,
+            or stores them in a format that rounds.
     Source: Xiao et al. 2023, arXiv:2309.17453, sec. 3.2 (positions within the cache)
     """
+    if cache.dtype not in ("fp32", "fp16"):
+        raise ValueError(
+            f"cache stores {cache.dtype}, which every call would round again; expected fp32 or fp16"
+        )
     if n < 1 or sinks < 0 or sinks + n > cache.length:
         raise ValueError(
             f"n {n} (at least 1) and sinks {sinks} (at least 0) do not fit: the cache holds "
