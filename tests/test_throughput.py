@@ -1,0 +1,342 @@
+"""throughput: published tables, limits, and laws that hold for every shape and machine."""
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firsttoken.architectures import ARCHITECTURES
+from firsttoken.hardware import ACCELERATORS, Accelerator
+from firsttoken.kv_cache import kv_cache_bytes, max_batch
+from firsttoken.roofline import Cost, model_cost
+from firsttoken.throughput import (
+    MODELS,
+    Step,
+    _parts,
+    bandwidth_bound,
+    best_batch,
+    cost_per_million_tokens,
+    decode_step,
+    pareto,
+    prefill,
+    replicas,
+)
+
+H100, A100 = ACCELERATORS["H100-SXM"], ACCELERATORS["A100-80GB"]
+LLAMA_7B, LLAMA_13B = ARCHITECTURES["Llama-2-7B"], ARCHITECTURES["Llama-2-13B"]
+GROUPED_13B = LLAMA_13B.replace(n_kv_heads=8)
+DENSE = [a for a in ARCHITECTURES.values() if not a.n_experts]
+
+architectures = st.sampled_from(list(ARCHITECTURES.values()))
+accelerators = st.sampled_from(list(ACCELERATORS.values()))
+batches, contexts = st.integers(1, 600), st.integers(1, 20_000)
+models = st.sampled_from(MODELS)
+
+
+# --- tables that others computed
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "batch", "memory_bytes", "latency_s", "tokens_per_s", "fits"),
+    [
+        (40, 1, 26_869_760_000, 0.0080208, 124.675, True),
+        (40, 64, 79_717_990_400, 0.0237964, 2689.48, True),
+        (40, 256, 240_779_264_000, 0.0718744, 3561.77, False),
+        (8, 64, 33_412_874_240, 0.0099740, 6416.69, True),
+        (8, 256, 65_625_128_960, 0.0195896, 13068.16, True),
+    ],
+)
+def test_llama_2_13b_on_an_h100(kv_heads, batch, memory_bytes, latency_s, tokens_per_s, fits):
+    """CS336 (spring 2025), lecture 10; its parameter count leaves out the norms: hence 1e-4."""
+    step = decode_step(LLAMA_13B.replace(n_kv_heads=kv_heads), H100, batch, 1024)
+    got = (step.memory_bytes, step.step_s, step.tokens_per_s)
+    assert got == pytest.approx((memory_bytes, latency_s, tokens_per_s), rel=1e-4)
+    assert step.fits is fits
+
+
+V5E_8 = Accelerator("8 × TPU-v5e", {"bf16": 8 * 197e12, "int8": 8 * 393e12}, 8 * 8.2e11, 8 * 16e9)
+
+
+@pytest.mark.parametrize(
+    ("batch", "step_ms", "small_cache_ms"),
+    [
+        (1, 4.98, 4.17),
+        (8, 12.13, 5.60),
+        (16, 20.30, 7.23),
+        (32, 36.65, 10.50),
+        (64, 69.33, 17.04),
+        (240, 249.09, 52.99),
+    ],
+)
+def test_llama_2_13b_on_eight_v5e(batch, step_ms, small_cache_ms):
+    """Scaling book, inference: 26 GB and 6.7 GB are rounded there, hence 0.3 %.
+
+    A cache a fifth as large, beside the same weights, is that of a fifth of the context.
+    """
+    assert 1e3 * decode_step(LLAMA_13B, V5E_8, batch, 8192).step_s == pytest.approx(
+        step_ms, rel=3e-3
+    )
+    assert 1e3 * decode_step(LLAMA_13B, V5E_8, batch, 8192 // 5).step_s == pytest.approx(
+        small_cache_ms, rel=3e-3
+    )
+
+
+def test_llama_3_70b_in_int8_on_eight_v5e():
+    """Scaling book: 112 GB, 17 ms, 235 tokens/s per chip (70 GB of weights there)."""
+    step = decode_step(ARCHITECTURES["Llama-3.1-70B"], V5E_8, 32, 8192, "int8", "int8")
+    got = (step.memory_bytes / 1e9, 1e3 * step.step_s, step.tokens_per_s / 8)
+    assert got == pytest.approx((112, 17, 235), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tokens_per_s", "gb_per_s"),
+    [("bf16", 104.9, 1397.31), ("int8", 155.58, 1069.20), ("int4", 196.80, None)],
+)
+def test_published_rates_stay_below_the_bound(dtype, tokens_per_s, gb_per_s):
+    """gpt-fast, Llama-2-7B on an A100, batch 1: tokens/s, and the GB/s that its authors derive.
+
+    Its int4 has scales for groups of 32, and layers that stay in bf16: no GB/s to compare.
+    """
+    share = tokens_per_s / bandwidth_bound(LLAMA_7B, A100, dtype=dtype)
+    assert 0.3 < share < 1
+    if gb_per_s is not None:
+        assert share * A100.bandwidth / 1e9 == pytest.approx(gb_per_s, rel=0.04)
+
+
+def test_eight_devices_reach_a_smaller_share():
+    """gpt-fast again, the same model split over eight A100."""
+    eight = dataclasses.replace(A100, bandwidth=8 * A100.bandwidth)
+    assert 328.43 / bandwidth_bound(LLAMA_7B, eight) < 104.9 / bandwidth_bound(LLAMA_7B, A100)
+
+
+def test_an_impossible_claim_is_seen():
+    """300 tokens/s of one bf16 stream of 7B on an A100 would need 4 TB/s."""
+    assert bandwidth_bound(LLAMA_7B, A100) < 300
+    assert bandwidth_bound(LLAMA_7B, A100, batch=2) > 300  # but two streams can do it
+
+
+# --- what the claims about decoding become
+
+
+def test_the_claims_about_llama_2_13b():
+    one, full, over = (decode_step(LLAMA_13B, H100, batch, 1024) for batch in (1, 64, 256))
+    small, large = (decode_step(GROUPED_13B, H100, batch, 1024) for batch in (64, 256))
+    # The cache is 3.1 % of the bytes at batch 1, and four times the batch gives 32 % more.
+    assert kv_cache_bytes(LLAMA_13B, 1024) / one.memory_bytes == pytest.approx(0.031, abs=5e-4)
+    assert over.tokens_per_s / full.tokens_per_s == pytest.approx(1.324, abs=5e-4)
+    assert small.tokens_per_s / full.tokens_per_s == pytest.approx(2.386, abs=1e-3)
+    # Fewer KV heads at batch 256: slower steps than at 64, faster than all heads at 64.
+    assert small.step_s < large.step_s < full.step_s
+    # The input embedding, gathered and not read, is 1.2 % of the bytes at batch 1.
+    bound = bandwidth_bound(LLAMA_13B, H100, context=1024)
+    assert bound / one.tokens_per_s == pytest.approx(1 / (1 - 0.0122), rel=1e-4)
+
+
+def test_where_large_batches_end():
+    """Z4: the cache alone sets the limit if everything overlaps; else compute adds to it."""
+    for arch, overlapped, in_turn, fits in (
+        (LLAMA_13B, 3994, 3618, 64),
+        (GROUPED_13B, 19_968, 13_759, 341),
+    ):
+        limit = {
+            model: decode_step(arch, H100, 10**9, 1024, model=model).tokens_per_s
+            for model in MODELS
+        }
+        assert limit["memory"] == pytest.approx(overlapped, rel=2e-4)
+        assert limit["layers"] == pytest.approx(in_turn, rel=2e-3)
+        assert limit["layers"] < limit["roofline"] <= limit["memory"] * (1 + 1e-9)
+        assert best_batch(arch, H100, 1024) == fits == max_batch(arch, 80e9, 1024)
+
+
+def test_the_batch_beyond_which_decoding_computes():
+    """Z1: with 8 KV heads and 128 tokens of context the two sums meet at batch 412."""
+
+    def waits_for_memory(batch):
+        steps = [
+            decode_step(GROUPED_13B, H100, batch, 128, model=m) for m in ("memory", "roofline")
+        ]
+        return steps[0].step_s == pytest.approx(steps[1].step_s, rel=1e-12)
+
+    assert waits_for_memory(411) and not waits_for_memory(413)
+
+
+def test_prefill_of_llama_2_13b():
+    """N13: 2048 tokens take about 55 ms on an H100, per token 290 times less than decoding."""
+    seconds = prefill(LLAMA_13B, H100, 2048)
+    assert 0.054 < seconds < 0.056
+    assert decode_step(LLAMA_13B, H100, 1, 1024).step_s / (seconds / 2048) > 290
+    # A prompt of a few tokens costs what reading the weights costs.
+    memory = prefill(LLAMA_13B, H100, 16, model="memory")
+    assert prefill(LLAMA_13B, H100, 16) == pytest.approx(memory, rel=1e-12)
+
+
+# --- laws
+
+
+@given(arch=architectures, accelerator=accelerators, batch=batches, context=contexts)
+def test_each_model_is_at_least_what_it_refines(arch, accelerator, batch, context):
+    cost = model_cost(arch, batch, 1, context)
+    roofline = decode_step(arch, accelerator, batch, context, model="roofline")
+    layers = decode_step(arch, accelerator, batch, context, model="layers")
+    parts = (cost.flops / accelerator.peak(), cost.bytes / accelerator.bandwidth)
+    assert roofline.step_s == pytest.approx(max(parts), rel=1e-9)
+    assert roofline.step_s * (1 - 1e-9) <= layers.step_s <= sum(parts) * (1 + 1e-9)
+    bound = bandwidth_bound(arch, accelerator, batch, context)
+    assert roofline.tokens_per_s <= bound * (1 + 1e-9)
+
+
+@given(arch=st.sampled_from(DENSE), accelerator=accelerators, batch=batches, context=contexts)
+def test_a_dense_model_reads_all_that_is_resident(arch, accelerator, batch, context):
+    memory = decode_step(arch, accelerator, batch, context)
+    assert memory.step_s == memory.memory_bytes / accelerator.bandwidth
+    roofline = decode_step(arch, accelerator, batch, context, model="roofline")
+    assert memory.step_s <= roofline.step_s * (1 + 1e-9)
+
+
+def test_few_sequences_leave_most_experts_unread():
+    mixtral = ARCHITECTURES["Mixtral-8x7B"]
+    memory, roofline = (
+        decode_step(mixtral, H100, 1, 1024, model=m).step_s for m in ("memory", "roofline")
+    )
+    assert roofline / memory == pytest.approx(0.28, abs=0.01)
+
+
+@given(arch=architectures, batch=st.integers(1, 64), t=st.integers(1, 9), more=contexts)
+def test_parts_add_up_to_the_pass(arch, batch, t, more):
+    total = sum(_parts(arch, batch, t, t + more, "bf16", "int8"), Cost(0, 0))
+    expected = model_cost(arch, batch, t, t + more, "bf16", "int8")
+    assert (total.flops, total.bytes) == pytest.approx((expected.flops, expected.bytes), rel=1e-9)
+    assert all(
+        part.flops >= 0 and part.bytes >= 0
+        for part in _parts(arch, batch, t, t + more, "bf16", "bf16")
+    )
+
+
+@given(arch=architectures, batch=batches, context=contexts, model=models)
+def test_larger_batches_and_contexts(arch, batch, context, model):
+    """More sequences: slower steps, no fewer tokens per second. More context: slower steps."""
+    step = decode_step(arch, H100, batch, context, model=model)
+    wider = decode_step(arch, H100, batch + 1, context, model=model)
+    longer = decode_step(arch, H100, batch, context + 1, model=model)
+    assert step.tokens_per_s * step.step_s == pytest.approx(batch)
+    assert step.step_s < wider.step_s
+    assert step.tokens_per_s <= wider.tokens_per_s * (1 + 1e-9)
+    assert step.step_s <= longer.step_s * (1 + 1e-12)
+    assert step.memory_bytes < wider.memory_bytes
+    assert step.memory_bytes <= longer.memory_bytes
+
+
+@given(batch=batches, context=contexts, model=models)
+def test_a_machine_twice_as_fast_takes_half_the_time(batch, context, model):
+    twice = dataclasses.replace(
+        H100,
+        bandwidth=2 * H100.bandwidth,
+        peak_flops={dtype: 2 * rate for dtype, rate in H100.peak_flops.items()},
+    )
+    step = decode_step(LLAMA_13B, H100, batch, context, model=model)
+    fast = decode_step(LLAMA_13B, twice, batch, context, model=model)
+    assert step.step_s == pytest.approx(2 * fast.step_s)
+    assert prefill(LLAMA_13B, H100, context, model=model) == pytest.approx(
+        2 * prefill(LLAMA_13B, twice, context, model=model)
+    )
+
+
+def test_time_per_token_is_affine_in_the_context_and_not_proportional():
+    """M7, M8: each token adds the same; the weights are there before the first."""
+    at = [decode_step(LLAMA_13B, H100, 1, context).step_s for context in (1000, 2000, 3000, 4000)]
+    assert at[1] - at[0] == pytest.approx(at[3] - at[2]) and at[1] > at[0]
+    assert at[1] < 1.05 * at[0]
+    # Only here does the cache weigh as much as the weights.
+    weights = 2 * LLAMA_13B.n_params
+    assert kv_cache_bytes(LLAMA_13B, 31_776) == pytest.approx(weights, rel=1e-4)
+
+
+@given(batch=batches, context=contexts, model=models)
+def test_memory_does_not_depend_on_the_model_of_time(batch, context, model):
+    step = decode_step(LLAMA_13B, H100, batch, context, "bf16", "int8", model)
+    expected = 2 * LLAMA_13B.n_params + kv_cache_bytes(LLAMA_13B, context, batch, "int8")
+    assert step.memory_bytes == expected
+    assert step.fits == (expected <= 80e9)
+
+
+def test_pareto_is_one_step_per_batch():
+    steps = pareto(LLAMA_13B, H100, (64, 1, 256), 1024, model="layers")
+    assert steps == [decode_step(LLAMA_13B, H100, b, 1024, model="layers") for b in (64, 1, 256)]
+    assert [step.fits for step in steps] == [True, True, False]
+
+
+@given(context=st.integers(100, 5000), limit=st.floats(0.004, 0.05), model=models)
+def test_the_best_batch_is_allowed_and_the_next_is_not(context, limit, model):
+    batch = best_batch(LLAMA_13B, H100, context, limit, model=model)
+
+    def allowed(size):
+        step = decode_step(LLAMA_13B, H100, size, context, model=model)
+        return step.fits and step.step_s <= limit
+
+    assert not allowed(batch + 1)
+    assert batch == 0 or allowed(batch)
+
+
+def test_four_bit_weights_computed_in_bf16():
+    """Z15: the ridge moves to a quarter; before it a step is four times shorter."""
+    quarter = decode_step(LLAMA_7B, H100, 1, 1, "int4", "bf16", "roofline", compute_dtype="bf16")
+    whole = decode_step(LLAMA_7B, H100, 1, 1, model="roofline")
+    assert whole.step_s / quarter.step_s == pytest.approx(4, rel=1e-3)
+    with pytest.raises(ValueError, match="int4"):
+        decode_step(LLAMA_7B, H100, 1, 1, "int4", model="roofline")
+    assert decode_step(LLAMA_7B, H100, 1, 1, "int4").step_s < whole.step_s
+
+
+# --- money and copies
+
+
+@given(rate=st.floats(1, 1e6), price=st.floats(0, 1000), utilization=st.floats(0.05, 1))
+def test_a_million_tokens_cost_what_their_hours_cost(rate, price, utilization):
+    dollars = cost_per_million_tokens(rate, price, utilization)
+    hours = 1e6 / (rate * utilization) / 3600
+    assert dollars == pytest.approx(price * hours)
+
+
+@given(demand=st.floats(0, 1e6), rate=st.floats(1, 1e5), utilization=st.floats(0.1, 1))
+def test_replicas_suffice_and_one_less_does_not(demand, rate, utilization):
+    n = replicas(demand, Step(1.0, rate, 0, True), utilization)
+    served = utilization * rate
+    assert n * served >= demand * (1 - 1e-9) - 1e-9
+    assert n == 0 or (n - 1) * served < demand * (1 + 1e-9)
+
+
+def test_twice_the_load_on_twice_the_machines():
+    """L12: copies multiply throughput and load; a copy of half the load is not twice as fast."""
+    whole, half = (decode_step(LLAMA_13B, H100, batch, 1024) for batch in (64, 32))
+    assert whole.tokens_per_s < 2 * half.tokens_per_s < 2 * whole.tokens_per_s
+    assert half.step_s > whole.step_s / 2
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: decode_step(LLAMA_7B, H100, 0, 1), "batch must be at least 1, got 0"),
+        (lambda: decode_step(LLAMA_7B, H100, 1, 0), "context must be at least 1, got 0"),
+        (lambda: decode_step(LLAMA_7B, H100, 1, 1, model="exact"), "model 'exact' is unknown"),
+        (lambda: decode_step(LLAMA_7B, H100, 1, 1, "fp7"), "dtype 'fp7' is unknown"),
+        (lambda: decode_step(LLAMA_7B, A100, 1, 1, "fp8", model="layers"), "no peak rate"),
+        (lambda: prefill(LLAMA_7B, H100, 0), "n_tokens must be at least 1, got 0"),
+        (lambda: prefill(LLAMA_7B, H100, 1, model=""), "model '' is unknown"),
+        (lambda: bandwidth_bound(LLAMA_7B, H100, batch=0), "batch must be at least 1"),
+        (lambda: best_batch(LLAMA_7B, H100, 1, 0), "max_step_s must be positive, got 0"),
+        (lambda: best_batch(LLAMA_7B, H100, 1, math.nan), "max_step_s must be positive, got nan"),
+        (lambda: replicas(-1, Step(1, 1, 1, True)), "demand_tokens_per_s must not be negative"),
+        (lambda: replicas(1, Step(1, 1, 1, True), 0), r"utilization must lie in \(0, 1\], got 0"),
+        (lambda: cost_per_million_tokens(0, 1), "tokens_per_s must be positive, got 0"),
+        (lambda: cost_per_million_tokens(1, -1), "dollars_per_hour must not be negative"),
+        (lambda: cost_per_million_tokens(1, 1, 2), r"utilization must lie in \(0, 1\], got 2"),
+    ],
+)
+def test_errors_name_the_argument(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
