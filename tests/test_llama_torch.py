@@ -79,3 +79,30 @@ def test_bfloat16_computes_near_the_reference_with_a_cache_of_its_own_kind():
     got = model(tokens[:, 8:], cache)[:, -1].float()
     assert cache.keys(0).dtype == torch.bfloat16
     np.testing.assert_allclose(got, exact(tokens)[:, -1], atol=0.1)
+
+
+def test_positions_stay_exact_in_bfloat16():
+    """Angles grow with the position: frequencies rounded to bfloat16 would be off by radians."""
+    model = Llama(ARCH, WEIGHTS, rope_theta=100.0)
+    rounded = Llama(ARCH, WEIGHTS, rope_theta=100.0).to(torch.bfloat16).to(torch.float32)
+    cache, other = model.new_cache(1, 3001), rounded.new_cache(1, 3001)
+    for c in (cache, other):
+        far = torch.randn(1, 2, 3000, 4, generator=torch.Generator().manual_seed(0))
+        for layer in range(ARCH.n_layers):
+            c.append(layer, far, far)
+    # The weights differ by bfloat16's rounding; the keys of the new token, too, and no more.
+    model([[7]], cache), rounded([[7]], other)
+    exact, near = cache.keys(0)[0, :, -1], other.keys(0)[0, :, -1]
+    assert (exact - near).abs().max() < 0.02 * exact.abs().max()
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("t", [1, 3])
+def test_every_tensor_of_a_pass_is_made_where_the_weights_are(t, window):
+    """On the meta device nothing is computed, but a tensor from elsewhere is an error."""
+    model = Llama(ARCH.replace(window=window), WEIGHTS).to("meta")
+    cache = model.new_cache(2, 10)
+    for start in (0, t):
+        logits = model(torch.zeros(2, t, dtype=torch.long), cache)
+        assert logits.device.type == "meta" and logits.shape == (2, t, ARCH.vocab_size)
+        assert cache.length == start + t and cache.keys(0).device.type == "meta"

@@ -25,12 +25,17 @@ class KVCache:
     """
 
     def __init__(
-        self, arch: Architecture, batch: int, capacity: int, dtype: torch.dtype = torch.float32
+        self,
+        arch: Architecture,
+        batch: int,
+        capacity: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
     ):
         if batch < 1 or capacity < 1:
             raise ValueError(f"batch {batch} and capacity {capacity} must be at least 1")
         shape = (arch.n_layers, 2, batch, arch.n_kv_heads, capacity, arch.head_dim)
-        self._store = torch.empty(shape, dtype=dtype)
+        self._store = torch.empty(shape, dtype=dtype, device=device)
         self._filled = [0] * arch.n_layers
         self.capacity = capacity
 
@@ -172,8 +177,9 @@ class Llama(nn.Module):
         self.lm_head = nn.Linear(arch.d_model, arch.vocab_size, bias=False)
         if arch.tied_embeddings:
             self.lm_head.weight = self.model["embed_tokens"].weight
+        # No buffer: a model turned to bfloat16 would round these, and far positions with them.
         frequencies = rope_frequencies(arch.head_dim, rope_theta, rope_scaling)
-        self.register_buffer("_frequencies", torch.tensor(frequencies).float(), persistent=False)
+        self._frequencies = torch.tensor(frequencies, dtype=torch.float32)
         tensors = {name: torch.tensor(np.asarray(w, np.float32)) for name, w in weights.items()}
         if arch.tied_embeddings:
             tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
@@ -191,29 +197,32 @@ class Llama(nn.Module):
         capacity = self.arch.max_context if capacity is None else capacity
         if capacity is None:
             raise ValueError("capacity must be given: the architecture names no max_context")
-        return KVCache(self.arch, batch, capacity, self.model["norm"].weight.dtype)
+        weight = self.model["norm"].weight
+        return KVCache(self.arch, batch, capacity, weight.dtype, weight.device)
 
     def forward(self, tokens: Tensor | Sequence, cache: KVCache | None = None) -> Tensor:
         """Return the logits (B, T, V) that follow each of the tokens (B, T)."""
         tokens = torch.as_tensor(tokens)
-        if not torch.compiler.is_compiling():  # looking at values would break the graph
+        # Looking at values would break a graph, and make the host wait for an accelerator.
+        if tokens.device.type == "cpu" and not torch.compiler.is_compiling():
             check_tokens(self.arch, tokens.numpy())
         t, start = tokens.shape[1], 0 if cache is None else cache.length
-        dtype = self.model["norm"].weight.dtype
-        positions = torch.arange(start, start + t, dtype=torch.float32)
-        angles = torch.outer(positions, self._frequencies)  # (T, H/2)
+        dtype, device = self.model["norm"].weight.dtype, self.model["norm"].weight.device
+        positions = torch.arange(start, start + t, dtype=torch.float32, device=device)
+        angles = torch.outer(positions, self._frequencies.to(device))  # (T, H/2)
         cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
-        masks = {w: _mask(t, start, w) for w in set(self.arch.layer_windows)}
-        x = self.model["embed_tokens"](tokens)
+        masks = {w: _mask(t, start, w, device) for w in set(self.arch.layer_windows)}
+        x = self.model["embed_tokens"](tokens.to(device))
         for layer, block in enumerate(self.model["layers"]):
             x = block(x, cos, sin, masks[self.arch.layer_windows[layer]], cache, layer)
         return self.lm_head(self.model["norm"](x))
 
 
-def _mask(t: int, start: int, window: int | None) -> Tensor | None:
+def _mask(t: int, start: int, window: int | None, device: torch.device) -> Tensor | None:
     """Which keys the last `t` of start + t tokens see; None where plain causal order says it."""
     if window is None and (start == 0 or t == 1):
         return None
-    query, key = torch.arange(start, start + t)[:, None], torch.arange(start + t)
+    key = torch.arange(start + t, device=device)
+    query = key[start:, None]
     seen = key <= query
     return seen if window is None else seen & (key > query - window)
