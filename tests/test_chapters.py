@@ -17,6 +17,7 @@ import nbclient
 import nbformat
 import pytest
 import yaml
+from pybtex.database import parse_file
 
 from test_frame import forbidden_complaints
 
@@ -229,6 +230,30 @@ def is_kind(chapter):
     return [f"{cell.id}: {word}" for cell in chapter.text for word in TACTLESS.findall(cell.source)]
 
 
+@functools.cache
+def citations() -> dict[str, str]:
+    """Return, for the address of each entry of the bibliography, how a text names it."""
+    found = {}
+    for entry in parse_file(str(ROOT / "book" / "references.bib")).entries.values():
+        names = [" ".join(p.prelast_names + p.last_names) for p in entry.persons["author"]]
+        few = len(names) < 3 and "others" not in names
+        who = " and ".join(names) if few else f"{names[0]} et al."
+        found[entry.fields.get("url")] = f"{who.strip('{}')} {entry.fields['year']}"
+    return found
+
+
+def cites_by_links(chapter):
+    # A role of Sphinx would stand in JupyterLab as it was typed.
+    complaints = [f"{cell.id}: a role" for cell in chapter.text if "{cite" in cell.source]
+    references = {cell.id for cell in chapter.section("References")}
+    for cell in chapter.text:
+        for text, address in re.findall(r"\[([^\]]+)\]\((https?:[^)\s]+)\)", cell.source):
+            cited = cell.id in references or address in citations()
+            if cited and citations().get(address) != text:
+                complaints.append(f"{cell.id}: [{text}] is not an entry of references.bib")
+    return complaints
+
+
 def runs_anywhere(chapter):
     name = chapter.notebook.metadata.get("kernelspec", {}).get("name")
     ids = Counter(cell.get("id") for cell in chapter.notebook.cells)
@@ -256,6 +281,7 @@ RULES = [
     is_stored_clean,
     has_alternative_text,
     is_kind,
+    cites_by_links,
     runs_anywhere,
     defines_nothing_the_library_has,
     uses_nothing_forbidden,
@@ -459,6 +485,11 @@ BAD = {
     is_kind: [
         edit("markdown", "This cell", source="Obviously, it adds."),
         edit("markdown", "This cell", source="It is of course a sum."),
+    ],
+    cites_by_links: [
+        edit("markdown", "This cell", source="See {cite:t}`kwon2023`."),
+        edit("markdown", "## References", source="## References\n[A 2020](https://example.org)"),
+        edit("markdown", "This cell", source="[Kwon 2023](https://arxiv.org/abs/2309.06180)"),
     ],
     runs_anywhere: [stripped_of_its_kernel, with_equal_ids],
     defines_nothing_the_library_has: [

@@ -386,7 +386,7 @@ def _diagnoses(want: np.ndarray, unit: str) -> list[tuple[np.ndarray, str]]:
         (
             want / 2,
             "Exactly half of the right answer: a factor 2 is missing "
-            "(keys and values, bytes per element, multiply and add?).",
+            "(something that comes twice, or two FLOPs per multiply-add?).",
         )
     )
     found.append((-want, "The sign is wrong."))
@@ -1015,9 +1015,9 @@ class Placement(Quiz):
         for i, (asked, chapter) in enumerate(zip(questions, self._chapters, strict=True), 1):
             reason = f"{chapter.label}: {asked.why}"
             lines.append({"right": len(messages), "wrong": len(messages) + 1})
-            messages += [f"✓ Question {i} is right. {reason}", f"✗ Question {i}: not yet. {reason}"]
+            messages += [f"✓ Question {i} is right. {reason}", f"– Question {i}: not yet. {reason}"]
         start = {"": "All of it is right. Go to the chapter whose question you want answered."}
-        start |= {chapter.stem: f"Start with {chapter.label}." for chapter in self._chapters}
+        start |= {chapter.stem: _advice(chapter) for chapter in self._chapters}
         still_open = [f"Question {i} is still open." for i in range(1, len(questions) + 1)]
         spec = {
             "kind": "placement",
@@ -1070,7 +1070,7 @@ def placement(questions: Sequence[Question]) -> Placement:
 
     >>> cache = Question("Which grows?", ["weights", "cache"], "cache", "04_kv_cache", "It keeps.")
     >>> placement([cache]).grade(["weights"])
-    (False, 'Start with 04 The KV cache. ✗ Question 1: not yet. 04 The KV cache: It keeps.')
+    (False, 'Start with 04 The KV cache. – Question 1: not yet. 04 The KV cache: It keeps.')
     """
     questions = list(questions)
     if not questions:
@@ -1089,6 +1089,15 @@ def placement(questions: Sequence[Question]) -> Placement:
         options = [*question.options, "I do not know yet"]
         parts.append(_choice_quiz(question.text, options, question.answer, "", f"answer{i}"))
     return Placement(questions, parts)
+
+
+def _advice(chapter: Chapter) -> str:
+    if chapter.n_tasks:
+        return f"Start with {chapter.label}."
+    standing = [other for other in CHAPTERS.values() if other.n_tasks]
+    later = [other for other in standing if other.stem > chapter.stem]
+    instead = (later or standing[-1:])[0].label
+    return f"Start with {chapter.label}. It is not written yet; until then: {instead}."
 
 
 class Progress:

@@ -367,7 +367,7 @@ def test_the_placement_is_remembered(context):
     page = visit(context, placement(QUESTIONS), progress(), path="/notebooks/00_start.html")
     assert choose(page, [[0], [], [0]]) == "… Question 2 is still open."
     assert kept(page) is None
-    assert choose(page, [[0], [1], [0]]).startswith("→ Start with 04 The KV cache. ✗ Question 1")
+    assert choose(page, [[0], [1], [0]]).startswith("→ Start with 04 The KV cache. – Question 1")
     assert kept(page)["placement"]["chapter"] == "04_kv_cache"
     line = page.locator(".ft-place")
     expect(line).to_have_text("Placement quiz, 21 November 2026: start with 04 The KV cache.")
