@@ -1,0 +1,724 @@
+"""This machine's own rates, and what they predict for a decode step, one rung after another.
+
+`this_machine` measures copies, matrix products, reads of a cache and the cost of a layer that has
+nothing to read. `predict_step` turns those into the time of a decode step; `decode_times` measures
+the step itself; `ladder` puts the two side by side.
+
+PyTorch is loaded when something is measured: a stored profile is read without it.
+"""
+
+import json
+import math
+import os
+import platform
+import re
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tqdm import tqdm
+
+from firsttoken.architectures import Architecture
+from firsttoken.hardware import Accelerator
+from firsttoken.kv_cache import kv_cache_bytes
+from firsttoken.roofline import Cost
+from firsttoken.throughput import decode_step
+from firsttoken.units import bytes_per_element
+
+if TYPE_CHECKING:
+    import torch
+
+LLAMA_100M = Architecture("Llama-100M", 12, 768, 12, 4, 64, 2048, 32000, tied_embeddings=True)
+"""The model whose steps are predicted and measured; its weights are random, its cost is real."""
+
+RUNGS = ("bandwidth", "roofline", "overhead", "rows")
+"""The rungs of `predict_step`; `ladder` adds "anchor"."""
+
+_DTYPES = MappingProxyType({"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"})
+_FORMAT = 1  # of stored profiles; another number makes a stored one foreign
+
+
+@dataclass(frozen=True)
+class MachineProfile:
+    """What a machine reaches, measured: the rates of its accelerator, and tables by row count.
+
+    `accelerator` holds the rate of large matrix products per dtype and the bandwidth of a copy
+    (bytes read plus bytes written). The tables are by dtype and rows, the sequences that share one
+    read of the weights. Kernels change with the row count and their rates jump, so that nothing is
+    interpolated: a row count that was not measured has no rate.
+
+    - `gemv_bandwidth[dtype, rows]`: bytes of weights per second in the matrices of a layer
+    - `head_bandwidth[dtype, rows]`: the same for a matrix as tall as a vocabulary
+    - `kv_bandwidth`: bytes of keys and values per second, one figure for all
+    - `kv_read_s[dtype, batch, n_bytes]`: seconds for the attention of one layer over that cache
+    - `layer_overhead_s`: seconds of a layer that has next to nothing to read, one figure for all
+    - `overhead_s[dtype, rows]`: the same per dtype and rows
+    - `spread`: per measured quantity, the interquartile range of its repeats over their median
+    - `provenance`: the machine, versions, date, sizes and repeats behind the figures
+
+    Units:  bytes/s, FLOP/s, seconds; spread and `provenance["core_share"]` are fractions.
+    """
+
+    accelerator: Accelerator
+    gemv_bandwidth: Mapping[tuple[str, int], float]
+    kv_bandwidth: float
+    layer_overhead_s: float
+    spread: Mapping[str, float]
+    provenance: Mapping[str, Any]
+    head_bandwidth: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    kv_read_s: Mapping[tuple[str, int, int], float] = field(default_factory=dict)
+    overhead_s: Mapping[tuple[str, int], float] = field(default_factory=dict)
+
+    @property
+    def host_overlaps(self) -> bool:
+        """Whether the host prepares the next kernel while the device runs one (GPUs do)."""
+        return self.provenance.get("device", "cpu") != "cpu"
+
+    @property
+    def busy(self) -> str:
+        """Why the figures should not be trusted; empty where nothing speaks against them.
+
+        Two signs, since each misses what the other sees. Work that comes and goes makes repeats
+        differ: half of the quantities have a spread above 15 %. Work that stays takes a core for
+        good and slows every repeat alike: the copy's threads got less than 85 % of their cores.
+        The load average is only recorded: it lags by a minute and counts this program, too.
+        """
+        reasons = []
+        typical = statistics.median(self.spread.values()) if self.spread else 0.0
+        if typical > _MAX_SPREAD:
+            reasons.append(f"repeats of one measurement differ by {typical:.0%}")
+        share = self.provenance.get("core_share")
+        if share is not None and share < _MIN_CORE_SHARE:
+            reasons.append(f"other programs left only {share:.0%} of the cores")
+        return " and ".join(reasons)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the profile in JSON's types; `from_dict` reads it back."""
+        data = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        data["accelerator"] = asdict(self.accelerator)
+        for name in _TABLES:
+            data[name] = [[*key, value] for key, value in data[name].items()]
+        return data | {name: dict(data[name]) for name in ("spread", "provenance")}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "MachineProfile":
+        """Read what `as_dict` wrote.
+
+        Raises: ValueError where something is missing or of another kind.
+        """
+        try:
+            tables = {name: {tuple(row[:-1]): row[-1] for row in data[name]} for name in _TABLES}
+            accelerator = Accelerator(**data["accelerator"])
+            return cls(**{**data, **tables, "accelerator": accelerator})
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            raise ValueError(f"data is no stored machine profile: {error!r}") from error
+
+
+_TABLES = ("gemv_bandwidth", "head_bandwidth", "kv_read_s", "overhead_s")
+_MAX_SPREAD, _MIN_CORE_SHARE = 0.15, 0.85
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """What is measured with: shapes near a small model's, and no shape of `LLAMA_100M`."""
+
+    working_set_bytes: int = 400_000_000  # beyond any cache; a set that fits looks twice as fast
+    d_model: int = 896
+    d_ff: int = 2432
+    n_kv_heads: int = 2
+    group: int = 3
+    head_dim: int = 64
+    vocab_size: int = 24_576
+    gemm: int = 2048
+    rows: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 32)
+    contexts: tuple[int, ...] = (192, 1536)
+    rounds: int = 5
+    depths: tuple[int, int] = (2, 10)  # of the models without weights whose difference is a layer
+
+
+# A GPU runs the small shapes in less time than a launch takes.
+_GPU_SIZES = _Sizes(
+    2_000_000_000, d_model=3584, d_ff=9728, n_kv_heads=6, head_dim=128, vocab_size=98_304, gemm=8192
+)
+
+
+def this_machine(
+    dtypes: Sequence[str] = ("fp32", "bf16"), refresh: bool = False, device: str | None = None
+) -> MachineProfile:
+    """Return what this machine reaches, measured once in under a minute and then remembered.
+
+    The result is kept in the user's cache folder, for this processor, number of threads and
+    version of PyTorch; `refresh=True` measures again. `device` is "cpu", "cuda" or "mps"; None
+    takes a GPU where there is one. A RuntimeWarning says when the machine is too busy for the
+    figures to mean anything (see `MachineProfile.busy`).
+
+    Raises: ValueError for a dtype that is not among fp32, bf16 and fp16, no dtype at all, and a
+            device that is not here.
+    """
+    dtypes = tuple(dtypes)
+    if not dtypes or any(dtype not in _DTYPES for dtype in dtypes):
+        raise ValueError(f"dtypes must be some of {', '.join(_DTYPES)}, got {dtypes}")
+    device = _device(device)
+    sizes = _Sizes() if device == "cpu" else _GPU_SIZES
+    identity = _identity(device) | {"dtypes": list(dtypes), "sizes": _listed(sizes)}
+    key = sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    path = _cache_folder() / f"machine-{key}.json"
+    profile = None if refresh else _load(path, identity)
+    if profile is None:
+        profile = _measure(dtypes, device, sizes)
+        _store(path, identity, profile)
+    if profile.busy:
+        warnings.warn(
+            f"this machine was too busy to be measured: {profile.busy}. Close other programs and "
+            "call this_machine(refresh=True).",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return profile
+
+
+def predict_step(
+    arch: Architecture,
+    profile: MachineProfile,
+    batch: int,
+    context: int,
+    dtype: str = "fp32",
+    rung: str = "rows",
+) -> float:
+    """Return how long one decode step takes by what the profile knows; the cache is in `dtype`.
+
+    - "bandwidth": weights and cache over the bandwidth of a copy (`decode_step`, "memory")
+    - "roofline": the larger of bytes over bandwidth and FLOPs over the rate of large products
+    - "overhead": weights at their roofline, then the cache at the rate at which caches are read,
+      then what a layer costs that reads nothing
+    - "rows": each of these at the rate measured for this dtype and number of rows; matrices of
+      layers and of the vocabulary apart; attention at the line through two measured cache sizes
+
+    The parts follow one another on a CPU. A GPU works while the host prepares: the longer counts.
+
+    Units:  seconds
+    Raises: ValueError for an unknown rung, a batch or context below one, a dtype or row count that
+            was not measured, and models with experts or latent attention.
+    """
+    if rung not in RUNGS:
+        raise ValueError(f"rung {rung!r} is unknown; expected one of {', '.join(RUNGS)}")
+    if arch.n_experts or arch.latent_dim is not None:
+        raise ValueError(f"arch {arch.name} has experts or latents; expected a dense Llama")
+    machine, n_layers = profile.accelerator, arch.n_layers
+    if rung in ("bandwidth", "roofline"):
+        model = "memory" if rung == "bandwidth" else "roofline"
+        return decode_step(arch, machine, batch, context, dtype, dtype, model).step_s
+    if batch < 1 or context < 1:
+        raise ValueError(f"batch {batch} and context {context} must be at least 1")
+    width = bytes_per_element(dtype)
+    cache_bytes = kv_cache_bytes(arch, context, batch, dtype)
+    if rung == "overhead":
+        linear = Cost(2 * batch * arch.n_matmul_params, arch.n_active_params * width)
+        work = linear.time(machine, dtype) + cache_bytes / profile.kv_bandwidth
+        host = n_layers * profile.layer_overhead_s
+    else:
+        head_bytes = arch.vocab_size * arch.d_model * width
+        layer_bytes = arch.n_active_params * width - head_bytes
+        work = (
+            layer_bytes / _rate(profile.gemv_bandwidth, "gemv_bandwidth", dtype, batch)
+            + head_bytes / _rate(profile.head_bandwidth, "head_bandwidth", dtype, batch)
+            + n_layers * _attention_s(profile, dtype, batch, cache_bytes / n_layers)
+        )
+        host = n_layers * _rate(profile.overhead_s, "overhead_s", dtype, batch)
+    return max(work, host) if profile.host_overlaps else work + host
+
+
+@dataclass(frozen=True)
+class DecodePoint:
+    """A measured decode step: the median of interleaved repeats, and their relative spread.
+
+    `context` counts the attended tokens, the new one included.
+    """
+
+    dtype: str
+    batch: int
+    context: int
+    step_s: float
+    spread: float
+
+
+def decode_times(
+    arch: Architecture = LLAMA_100M,
+    dtypes: Sequence[str] = ("fp32", "bf16"),
+    batches: Sequence[int] = (1, 4, 16),
+    contexts: Sequence[int] = (128, 512, 2048),
+    rounds: int = 5,
+    device: str | None = None,
+    seed: int = 0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[DecodePoint]:
+    """Measure decode steps of a Llama with random weights, at every dtype, batch and context.
+
+    Every round visits all points once, so that a slow minute of the machine hits all alike.
+    The caches of all points are held at once.
+
+    Raises: ValueError for a device that is not here and an architecture that is no Llama.
+    """
+    import torch
+
+    device = _device(device)
+    wait = _wait(device)
+    steps = {}
+    for dtype in dtypes:
+        model = _random_llama(arch, dtype, device, seed)
+        for batch in batches:
+            for context in contexts:
+                cache = model.new_cache(batch, context)
+                _fill(cache, arch, batch, context - 1, seed)
+                tokens = torch.zeros(batch, 1, dtype=torch.long, device=device)
+                steps[dtype, batch, context] = _repeated(model, tokens, cache, 1)
+    times = _interleaved(steps, rounds, wait, clock, "decode steps")
+    return [DecodePoint(*key, *_median_and_spread(times[key])) for key in steps]
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One rung of the ladder: predictions beside the measured points, and how far off they are.
+
+    `errors` are predicted over measured, minus one. The mean leaves out the anchors.
+    """
+
+    name: str
+    predicted_s: tuple[float, ...]
+    errors: tuple[float, ...]
+    mean_abs_error: float
+
+
+def ladder(
+    arch: Architecture, profile: MachineProfile, points: Sequence[DecodePoint]
+) -> list[Rung]:
+    """Predict measured steps on every rung; the last one corrects each dtype by one of its points.
+
+    The anchor of a dtype is the middle one of its points. Anchors are left out of every rung's
+    mean error, so that all rungs answer for the same points.
+
+    Raises: ValueError where fewer than two points of a dtype leave nothing to predict, and as
+            `predict_step`.
+    """
+    anchors = {}
+    for dtype in dict.fromkeys(point.dtype for point in points):
+        of_dtype = [point for point in points if point.dtype == dtype]
+        if len(of_dtype) < 2:
+            raise ValueError(f"points hold {len(of_dtype)} of {dtype}, expected at least 2")
+        anchors[dtype] = of_dtype[len(of_dtype) // 2]
+
+    def predict(point: DecodePoint, rung: str) -> float:
+        return predict_step(arch, profile, point.batch, point.context, point.dtype, rung)
+
+    predicted = {rung: [predict(point, rung) for point in points] for rung in RUNGS}
+    scale = {d: anchor.step_s / predict(anchor, RUNGS[-1]) for d, anchor in anchors.items()}
+    predicted["anchor"] = [
+        scale[point.dtype] * seconds
+        for point, seconds in zip(points, predicted[RUNGS[-1]], strict=True)
+    ]
+    rungs = []
+    for name, seconds in predicted.items():
+        errors = [p / point.step_s - 1 for p, point in zip(seconds, points, strict=True)]
+        counted = [abs(e) for e, p in zip(errors, points, strict=True) if p is not anchors[p.dtype]]
+        rungs.append(Rung(name, tuple(seconds), tuple(errors), statistics.mean(counted)))
+    return rungs
+
+
+# --- predicting
+
+
+def _rate(table: Mapping[tuple[str, int], float], name: str, dtype: str, rows: int) -> float:
+    if (dtype, rows) not in table:
+        measured = ", ".join(f"{d} × {r}" for d, r in table) or "nothing"
+        raise ValueError(f"{name} was measured for {measured}; got {dtype} × {rows}")
+    return table[dtype, rows]
+
+
+def _attention_s(profile: MachineProfile, dtype: str, batch: int, n_bytes: float) -> float:
+    """Return the time of one layer's attention: a line through the smallest and largest cache."""
+    sizes = sorted(n for d, b, n in profile.kv_read_s if (d, b) == (dtype, batch))
+    if len(sizes) < 2:
+        raise ValueError(f"kv_read_s was not measured for {dtype} × {batch}")
+    small, large = sizes[0], sizes[-1]
+    at_small, at_large = (profile.kv_read_s[dtype, batch, size] for size in (small, large))
+    slope = (at_large - at_small) / (large - small)
+    # Below the smallest size a fixed cost decides, which a line may put at less than nothing.
+    return at_small + slope * max(0, n_bytes - small)
+
+
+# --- measuring
+
+
+def _measure(
+    dtypes: Sequence[str],
+    device: str,
+    sizes: _Sizes,
+    clock: Callable[[], float] = time.perf_counter,
+) -> MachineProfile:
+    """Measure everything, one dtype after another, all of its quantities in turn."""
+    started = clock()
+    wait = _wait(device)
+    times: dict[tuple, list[float]] = {}
+    amounts: dict[tuple, float] = {}  # bytes or FLOPs behind each time
+    share = None
+    for dtype in dtypes:
+        tasks = _tasks(dtype, device, sizes)
+        if dtype == dtypes[0]:
+            tasks |= _copy_task(device, sizes)
+            if device == "cpu":
+                share = _core_share(tasks["copy",][0])
+        amounts |= {key: amount for key, (_, amount) in tasks.items()}
+        runs = {key: run for key, (run, _) in tasks.items()}
+        times |= _interleaved(runs, sizes.rounds, wait, clock, f"measuring {dtype}", _LIMIT_S)
+    taken = {key: _median_and_spread(seconds) for key, seconds in times.items()}
+
+    def rates(kind: str) -> dict[tuple, float]:
+        return {key[1:]: amounts[key] / taken[key][0] for key in taken if key[0] == kind}
+
+    overhead = {
+        (dtype, rows): max(
+            0.0,
+            (taken["deep", dtype, rows][0] - taken["shallow", dtype, rows][0])
+            / (_STEPS * (sizes.depths[1] - sizes.depths[0])),
+        )
+        for dtype in dtypes
+        for rows in sizes.rows
+    }
+    reads = {key: value for key, value in taken.items() if key[0] == "attention"}
+    largest = {dtype: max(key[3] for key in reads if key[1] == dtype) for dtype in dtypes}
+    at_largest = [key for key in reads if key[3] == largest[key[1]]]
+    accelerator = Accelerator(
+        _name(device),
+        {key[0]: rate for key, rate in rates("gemm").items()},
+        bandwidth=rates("copy")[()],
+        memory_bytes=_memory_bytes(device),
+        source="measured on this machine",
+        confidence="measured",
+    )
+    return MachineProfile(
+        accelerator,
+        gemv_bandwidth=rates("gemv"),
+        kv_bandwidth=sum(amounts[k] for k in at_largest) / sum(taken[k][0] for k in at_largest),
+        layer_overhead_s=statistics.median(overhead.values()),
+        spread={" ".join(map(str, key)): spread for key, (_, spread) in taken.items()},
+        provenance=_identity(device)
+        | {
+            "sizes": _listed(sizes),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": clock() - started,
+            "core_share": share,
+            "load_average": _load_average(),
+        },
+        head_bandwidth=rates("head"),
+        kv_read_s={
+            key[1:]: seconds / _copies(amounts[key], key[3]) for key, (seconds, _) in reads.items()
+        },
+        overhead_s=overhead,
+    )
+
+
+_LIMIT_S = 25.0  # for the repeats of one dtype: a slow machine gets fewer
+_STEPS = 5  # of a model without weights, timed together: one alone is near the clock's noise
+
+
+def _tasks(dtype: str, device: str, sizes: _Sizes) -> dict[tuple, tuple[Callable, float]]:
+    """Return what is timed for one dtype: (kind, dtype, …) to a function and its bytes or FLOPs."""
+    import torch
+    from torch.nn.functional import linear, scaled_dot_product_attention
+
+    width = bytes_per_element(dtype)
+    store = _noise(sizes.working_set_bytes // width, dtype, device)
+    tasks: dict[tuple, tuple[Callable, float]] = {}
+
+    def products(matrices: list, rows: int) -> Callable:
+        inputs = {w.shape[1]: _noise(rows * w.shape[1], dtype, device) for w in matrices}
+        inputs = {n: x.view(rows, n) for n, x in inputs.items()}
+        return lambda: [linear(inputs[w.shape[1]], w) for w in matrices]
+
+    d, f, kv = sizes.d_model, sizes.d_ff, sizes.n_kv_heads * sizes.head_dim
+    layer = [(d, d), (kv, d), (kv, d), (d, d), (f, d), (f, d), (d, f)]
+    for kind, shapes in (("gemv", layer), ("head", [(sizes.vocab_size, d)])):
+        matrices = _carve(store, shapes)
+        for rows in sizes.rows:
+            n_bytes = sum(w.nbytes for w in matrices)
+            tasks[kind, dtype, rows] = products(matrices, rows), n_bytes
+
+    n = sizes.gemm
+    a, b = (w for w in _carve(store[: 2 * n * n], [(n, n)]))
+    tasks["gemm", dtype] = lambda: a @ b, 2 * n**3
+
+    k, g, h = sizes.n_kv_heads, sizes.group, sizes.head_dim
+    for rows in sizes.rows:
+        q = _noise(rows * k * g * h, dtype, device).view(rows, k, g, h)
+        for context in sizes.contexts:
+            # A quarter of the store is past most caches, and keeps the sum of times short.
+            caches = _carve(store[: store.numel() // 4], [(2, rows, k, context, h)])
+
+            def attend(q=q, caches=caches):
+                return [scaled_dot_product_attention(q, keys, values) for keys, values in caches]
+
+            n_bytes = sum(cache.nbytes for cache in caches)
+            tasks["attention", dtype, rows, caches[0].nbytes] = attend, n_bytes
+
+    for name, depth in zip(("shallow", "deep"), sizes.depths, strict=True):
+        model = _random_llama(
+            Architecture("nothing to read", depth, 64, 4, 2, 16, 128, 128, True), dtype, device, 0
+        )
+        for rows in sizes.rows:
+            cache = model.new_cache(rows, 16)
+            _fill(cache, model.arch, rows, 15, 0)
+            tokens = torch.zeros(rows, 1, dtype=torch.long, device=device)
+            tasks[name, dtype, rows] = _repeated(model, tokens, cache, _STEPS), 0
+    return tasks
+
+
+def _copy_task(device: str, sizes: _Sizes) -> dict[tuple, tuple[Callable, float]]:
+    source = _noise(sizes.working_set_bytes // 4, "fp32", device)
+    target = source.clone()
+    return {("copy",): (lambda: target.copy_(source), 2 * source.nbytes)}
+
+
+def _carve(store: "torch.Tensor", shapes: list[tuple[int, ...]]) -> list["torch.Tensor"]:
+    """Cut a flat tensor into tensors of these shapes, over and over until it is used up."""
+    size = sum(map(math.prod, shapes))
+    if size > store.numel():
+        raise ValueError(f"a working set of {store.numel()} elements is too small for {shapes}")
+    pieces, start = [], 0
+    for _ in range(store.numel() // size):
+        for shape in shapes:
+            end = start + math.prod(shape)
+            pieces.append(store[start:end].view(shape))
+            start = end
+    return pieces
+
+
+def _noise(n: int, dtype: str, device: str) -> "torch.Tensor":
+    """Return n numbers around zero: a block of noise again and again, which is quick to make."""
+    import torch
+
+    block = torch.randn(min(n, 1 << 20), generator=torch.Generator().manual_seed(0))
+    block = block.to(device, getattr(torch, _DTYPES[dtype]))
+    out = torch.empty(n, dtype=block.dtype, device=device)
+    whole = n - n % block.numel()
+    out[:whole].view(-1, block.numel())[:] = block
+    out[whole:] = block[: n - whole]
+    return out
+
+
+def _random_llama(arch: Architecture, dtype: str, device: str, seed: int):
+    """Return a Llama in PyTorch with weights of the usual size and no meaning."""
+    import torch
+
+    from firsttoken.llama import weight_shapes
+    from firsttoken.llama_torch import Llama
+
+    rng = np.random.default_rng(seed)
+    weights = {
+        name: 0.02 * rng.standard_normal(shape, np.float32)
+        if len(shape) > 1
+        else np.ones(shape, np.float32)
+        for name, shape in weight_shapes(arch).items()
+    }
+    return Llama(arch, weights).to(device, getattr(torch, _DTYPES[dtype]))
+
+
+def _fill(cache, arch: Architecture, batch: int, length: int, seed: int) -> None:
+    """Put noise where a prompt's keys and values would be: what is read costs the same."""
+    import torch
+
+    if length == 0:
+        return
+    noise = torch.randn(
+        1, arch.n_kv_heads, length, arch.head_dim, generator=torch.Generator().manual_seed(seed)
+    ).expand(batch, -1, -1, -1)
+    for layer in range(arch.n_layers):
+        cache.append(layer, noise, noise)
+
+
+def _repeated(model, tokens, cache, n_steps: int) -> Callable[[], None]:
+    """Return a function that decodes the same token `n_steps` times."""
+    length = cache.length
+
+    def run() -> None:
+        for _ in range(n_steps):
+            model(tokens, cache)
+            cache.truncate(length)
+
+    return run
+
+
+def _interleaved(
+    runs: Mapping[tuple, Callable],
+    rounds: int,
+    wait: Callable[[], None],
+    clock: Callable[[], float],
+    what: str,
+    limit_s: float = math.inf,
+) -> dict[tuple, list[float]]:
+    """Time every function once a round, after one untimed call each.
+
+    Past the limit no further round begins; there is always one.
+    """
+    times: dict[tuple, list[float]] = {key: [] for key in runs}
+    begun = clock()
+    with tqdm(total=(rounds + 1) * len(runs), desc=what) as bar:
+        for turn in range(rounds + 1):
+            if turn > 1 and clock() - begun > limit_s:
+                break
+            for key, run in runs.items():
+                wait()
+                start = clock()
+                run()
+                wait()
+                if turn:
+                    times[key].append(clock() - start)
+                bar.update()
+    return times
+
+
+def _median_and_spread(seconds: Sequence[float]) -> tuple[float, float]:
+    first, median, third = np.percentile(seconds, (25, 50, 75))
+    return float(median), float((third - first) / median)
+
+
+def _copies(total_bytes: float, each: int) -> int:
+    return round(total_bytes / each)
+
+
+def _core_share(run: Callable[[], object]) -> float:
+    """Return which share of its threads' cores a parallel function got."""
+    import torch
+
+    wall, cpu = time.perf_counter(), time.process_time()
+    for _ in range(3):
+        run()
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    return cpu / wall / torch.get_num_threads()
+
+
+# --- the machine
+
+
+def _device(device: str | None) -> str:
+    import torch
+
+    present = ["cpu"]
+    if torch.backends.mps.is_available():
+        present.append("mps")
+    if torch.cuda.is_available():
+        present.append("cuda")
+    if device is None:
+        return present[-1]
+    if device not in present:
+        raise ValueError(f"device {device!r} is not here; expected one of {', '.join(present)}")
+    return device
+
+
+def _wait(device: str) -> Callable[[], None]:
+    """Return what lets the host wait until the device has done all it was given."""
+    import torch
+
+    return {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}.get(device, lambda: None)
+
+
+def _name(device: str) -> str:
+    import torch
+
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    if device == "mps":
+        return f"GPU of {_processor()}"
+    return f"{_processor()}, {torch.get_num_threads()} threads"
+
+
+def _processor() -> str:
+    """Return the processor's name where Linux tells it, else its architecture."""
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"model name\s*: (.+)", info.read_text()) if info.exists() else []
+    return names[0].strip() if names else platform.processor() or platform.machine()
+
+
+def _memory_bytes(device: str) -> float:
+    """Return the device's memory; infinite where the system does not say."""
+    import torch
+
+    if device == "cuda":
+        return torch.cuda.get_device_properties(0).total_memory
+    if device == "mps":
+        return torch.mps.recommended_max_memory()
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError):
+        return math.inf
+
+
+def _load_average() -> float | None:
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def _identity(device: str) -> dict[str, Any]:
+    """Return what must be equal for a stored profile to hold."""
+    import torch
+
+    return {
+        "format": _FORMAT,
+        "machine": _name(device),
+        "device": device,
+        "threads": torch.get_num_threads(),
+        "system": platform.system(),
+        "torch": torch.__version__,
+    }
+
+
+def _listed(sizes: _Sizes) -> dict[str, Any]:
+    """Return the sizes as JSON would give them back."""
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(sizes).items()}
+
+
+# --- the stored result
+
+
+def _cache_folder() -> Path:
+    """Return the folder for files that a program may lose, as each system names it."""
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "firsttoken"
+
+
+def _load(path: Path, identity: dict[str, Any]) -> MachineProfile | None:
+    """Return the stored profile; None where there is none, or none that can be read."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["identity"] != identity:
+            return None
+        return MachineProfile.from_dict(data["profile"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _store(path: Path, identity: dict[str, Any], profile: MachineProfile) -> None:
+    """Write the profile whole or not at all; a folder that cannot be written to costs a warning."""
+    text = json.dumps({"identity": identity, "profile": profile.as_dict()}, indent=1)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(text)
+        os.replace(file.name, path)
+    except OSError as error:
+        warnings.warn(f"the measured profile could not be kept: {error}", RuntimeWarning, 3)

@@ -1,0 +1,522 @@
+"""measure: what is counted, how medians and stored profiles behave, and what each rung predicts.
+
+No test looks at how fast this machine is: clocks are invented, or a tiny run is only completed.
+"""
+
+import itertools
+import json
+import math
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firsttoken import measure
+from firsttoken.architectures import ARCHITECTURES, Architecture
+from firsttoken.hardware import Accelerator
+from firsttoken.kv_cache import kv_cache_bytes
+from firsttoken.measure import (
+    LLAMA_100M,
+    RUNGS,
+    DecodePoint,
+    MachineProfile,
+    decode_times,
+    ladder,
+    predict_step,
+    this_machine,
+)
+from firsttoken.throughput import decode_step
+
+TINY = measure._Sizes(
+    working_set_bytes=400_000,
+    d_model=32,
+    d_ff=48,
+    n_kv_heads=2,
+    group=2,
+    head_dim=8,
+    vocab_size=64,
+    gemm=16,
+    rows=(1, 3),
+    contexts=(4, 32),
+    rounds=3,
+    depths=(1, 3),
+)
+ARCH = Architecture("toy", 2, 32, 4, 2, 8, 48, 64, tied_embeddings=True)
+
+
+def ticking(step=1.0):
+    """A clock that has moved on by `step` whenever someone looks."""
+    readings = itertools.count()
+    return lambda: step * next(readings)
+
+
+@pytest.fixture(scope="module")
+def ticked():
+    """A profile by a clock on which everything takes exactly one second."""
+    return measure._measure(("fp32", "bf16"), "cpu", TINY, ticking())
+
+
+def exact_profile(arch, batches, dtypes=("fp32",), kv=2e9, gemv=1e9, head=5e8, overhead=1e-4):
+    """A machine whose every rate is known: attention takes a fixed cost and the time to read."""
+    keys = [(dtype, rows) for dtype in dtypes for rows in batches]
+    return MachineProfile(
+        Accelerator("known", dict.fromkeys(dtypes, 1e12), 4e9, 1e12),
+        gemv_bandwidth=dict.fromkeys(keys, gemv),
+        kv_bandwidth=kv,
+        layer_overhead_s=overhead,
+        spread={"gemv": 0.01},
+        provenance={"device": "cpu"},
+        head_bandwidth=dict.fromkeys(keys, head),
+        kv_read_s={(*key, n): 1e-5 + n / kv for key in keys for n in (1000, 50_000)},
+        overhead_s=dict.fromkeys(keys, overhead),
+    )
+
+
+# --- what is measured
+
+
+def test_rates_are_the_bytes_that_a_kernel_must_move_over_its_time(ticked):
+    """With one second for everything, each rate is the count behind it."""
+    for dtype, width in (("fp32", 4), ("bf16", 2)):
+        layer = 32 * (2 * 32 + 2 * 16 + 3 * 48) * width  # q, o; k, v; gate, up, down
+        head = 64 * 32 * width
+        for rows in (1, 3):
+            assert ticked.gemv_bandwidth[dtype, rows] == 400_000 // layer * layer
+            assert ticked.head_bandwidth[dtype, rows] == 400_000 // head * head
+        assert ticked.accelerator.peak(dtype) == 2 * 16**3
+    assert ticked.accelerator.bandwidth == 2 * 400_000  # read once, written once
+
+
+def test_attention_is_timed_per_cache(ticked):
+    """One second reads all copies; the table holds the time of one."""
+    for dtype, width in (("fp32", 4), ("bf16", 2)):
+        for rows, context in itertools.product((1, 3), (4, 32)):
+            each = 2 * rows * 2 * context * 8 * width  # keys and values, K = 2 heads of 8
+            assert each == kv_cache_bytes(ARCH.replace(n_layers=1), context, rows, dtype)
+            assert ticked.kv_read_s[dtype, rows, each] == 1 / (100_000 // each)
+    assert len(ticked.kv_read_s) == 8
+
+
+def test_a_layer_costs_what_depth_adds():
+    """Two seconds more for ten more layers, five steps: 40 ms each."""
+    slow = {"deep": 3.0, "shallow": 1.0}
+    now = [0.0]
+
+    def interleaved(runs, rounds, wait, clock, what, limit_s):
+        return {key: [slow.get(key[0], 1.0)] * 3 for key in runs}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "_interleaved", interleaved)
+        profile = measure._measure(("fp32",), "cpu", replace(TINY, depths=(2, 12)), lambda: now[0])
+    assert profile.overhead_s == pytest.approx({("fp32", 1): 0.04, ("fp32", 3): 0.04})
+    assert profile.layer_overhead_s == pytest.approx(0.04)
+
+
+def test_every_round_visits_everything_once_after_a_warm_up():
+    calls, waits = [], []
+    runs = {name: lambda name=name: calls.append(name) for name in "abc"}
+    times = measure._interleaved(runs, 4, lambda: waits.append(1), ticking(0.5), "test")
+    assert calls == list("abc") * 5
+    assert times == {name: [0.5] * 4 for name in "abc"}
+    assert len(waits) == 2 * len(calls)  # before the start, and before the end is read
+
+
+def test_a_slow_machine_gets_fewer_rounds_but_always_one():
+    for limit, expected in ((0, 1), (16, 2), (1000, 5)):
+        times = measure._interleaved({"a": int}, 5, int, ticking(4.0), "test", limit)
+        assert len(times["a"]) == expected
+
+
+@given(seconds=st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=9), scale=st.floats(0.1, 10))
+def test_one_hiccup_moves_neither_median_nor_spread_far(seconds, scale):
+    median, spread = measure._median_and_spread(seconds)
+    assert min(seconds) <= median <= max(seconds) and spread >= 0
+    # Another unit of time changes nothing but the median's unit.
+    other = measure._median_and_spread([scale * s for s in seconds])
+    assert other == pytest.approx((scale * median, spread))
+    assert measure._median_and_spread([1.0, 1.0, 1.0, 1.0, 500.0]) == (1.0, 0.0)
+
+
+def test_carving_uses_every_element_once_at_most():
+    store = measure._noise(100, "fp32", "cpu")
+    pieces = measure._carve(store, [(3, 4), (5, 2)])
+    assert [tuple(p.shape) for p in pieces] == [(3, 4), (5, 2)] * 4
+    starts = [p.storage_offset() for p in pieces]
+    assert starts == list(itertools.accumulate([12, 10] * 4, initial=0))[:-1]
+    with pytest.raises(ValueError, match="100 elements is too small"):
+        measure._carve(store, [(11, 10)])
+
+
+@given(n=st.integers(1, 5000))
+def test_noise_is_long_enough_and_has_no_zeros_to_skip(n):
+    noise = measure._noise(n, "bf16", "cpu")
+    assert noise.shape == (n,) and noise.isfinite().all() and noise.nbytes == 2 * n
+    assert n < 100 or (noise == 0).float().mean() < 0.01
+
+
+def test_the_measuring_shapes_are_not_the_models():
+    for sizes in (measure._Sizes(), measure._GPU_SIZES):
+        assert sizes.working_set_bytes >= 400_000_000
+        assert sizes.d_model != LLAMA_100M.d_model and sizes.d_ff != LLAMA_100M.d_ff
+        assert sizes.n_kv_heads != LLAMA_100M.n_kv_heads
+        assert sizes.vocab_size != LLAMA_100M.vocab_size
+        assert {1, 4, 16} <= set(sizes.rows)
+        assert not {128, 512, 2048} & set(sizes.contexts)
+    assert LLAMA_100M.n_params == pytest.approx(100e6, rel=0.01)
+
+
+# --- the profile, and when not to trust it
+
+
+def test_provenance_says_where_the_figures_come_from(ticked):
+    assert {
+        "machine", "device", "threads", "system", "torch", "sizes", "date", "core_share",
+        "load_average",
+    } <= set(ticked.provenance)  # fmt: skip
+    assert ticked.provenance["device"] == "cpu" and not ticked.host_overlaps
+    assert ticked.accelerator.name == ticked.provenance["machine"]
+    assert set(ticked.spread.values()) == {0.0}
+    assert len(ticked.spread) == 1 + 2 * (1 + 2 * (2 + 2 + 2))
+    assert replace(ticked, provenance={"device": "cuda"}).host_overlaps
+
+
+@pytest.mark.parametrize(
+    ("spreads", "share", "reason"),
+    [
+        ([0.02, 0.03, 0.9], 0.99, ""),  # one odd quantity is no busy machine
+        ([0.02, 0.3, 0.9], 0.99, "differ by 30%"),
+        ([0.02, 0.03, 0.04], 0.5, "only 50% of the cores"),
+        ([0.2, 0.3, 0.4], 0.5, "differ by 30% and other programs left only 50%"),
+        ([0.02], None, ""),  # a GPU: nobody knows its share
+    ],
+)
+def test_busy_machines_are_seen(ticked, spreads, share, reason):
+    profile = replace(
+        ticked,
+        spread=dict(enumerate(spreads)),
+        provenance=ticked.provenance | {"core_share": share},
+    )
+    assert reason in profile.busy and bool(profile.busy) == bool(reason)
+
+
+def test_a_profile_survives_json(ticked):
+    text = json.dumps(ticked.as_dict())
+    assert MachineProfile.from_dict(json.loads(text)) == ticked
+    assert predict_step(ARCH, ticked, 3, 7) == predict_step(
+        ARCH, MachineProfile.from_dict(json.loads(text)), 3, 7
+    )
+
+
+@pytest.mark.parametrize("damage", ["gemv_bandwidth", "accelerator", "provenance", "spread"])
+def test_half_a_profile_is_refused(ticked, damage):
+    data = ticked.as_dict()
+    with pytest.raises(ValueError, match="no stored machine profile"):
+        MachineProfile.from_dict({k: v for k, v in data.items() if k != damage})
+    with pytest.raises(ValueError, match="no stored machine profile"):
+        MachineProfile.from_dict({**data, "gemv_bandwidth": 3})
+
+
+def test_a_stored_profile_needs_no_torch(tmp_path, ticked):
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(ticked.as_dict()))
+    program = (
+        "import json, sys; from firsttoken.measure import *\n"
+        "profile = MachineProfile.from_dict(json.load(open(sys.argv[1])))\n"
+        "predict_step(LLAMA_100M, profile, 1, 10)\n"
+        "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program, path], check=True)
+
+
+# --- the stored result
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path, ticked):
+    """`this_machine` with its own cache folder and an instant measurement; yields the calls."""
+    calls = []
+
+    def instant(dtypes, device, sizes):
+        calls.append((dtypes, device))
+        return replace(ticked, layer_overhead_s=float(len(calls)))
+
+    monkeypatch.setattr(measure, "_cache_folder", lambda: tmp_path / "deep" / "cache")
+    monkeypatch.setattr(measure, "_measure", instant)
+    monkeypatch.setattr(measure, "_MIN_CORE_SHARE", 0.0)  # the real share is in `ticked`
+    return calls
+
+
+def stored_files(tmp_path):
+    return sorted(path for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_the_second_call_reads_what_the_first_stored(machine, tmp_path):
+    first = this_machine(device="cpu")
+    assert this_machine(device="cpu") == first and len(machine) == 1
+    assert this_machine(device="cpu", refresh=True) != first and len(machine) == 2
+    assert this_machine(device="cpu").layer_overhead_s == 2.0 and len(machine) == 2
+    (path,) = stored_files(tmp_path)  # no file of an unfinished write is left
+    assert path.name.startswith("machine-") and path.suffix == ".json"
+
+
+def test_other_dtypes_and_other_machines_are_measured_for_themselves(machine, monkeypatch):
+    this_machine(device="cpu")
+    this_machine(("fp32",), device="cpu")
+    assert [dtypes for dtypes, _ in machine] == [("fp32", "bf16"), ("fp32",)]
+    monkeypatch.setattr(measure, "_processor", lambda: "another processor")
+    this_machine(device="cpu")
+    assert len(machine) == 3
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"identity": {}}', "\xff\x00"])
+def test_a_damaged_file_is_replaced(machine, tmp_path, content):
+    this_machine(device="cpu")
+    (path,) = stored_files(tmp_path)
+    path.write_text(content, encoding="latin-1")
+    assert this_machine(device="cpu").layer_overhead_s == 2.0
+    assert this_machine(device="cpu").layer_overhead_s == 2.0 and len(machine) == 2
+
+
+def test_a_foreign_file_under_the_same_name_is_replaced(machine, tmp_path):
+    this_machine(device="cpu")
+    (path,) = stored_files(tmp_path)
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps(data | {"identity": data["identity"] | {"threads": 99}}))
+    this_machine(device="cpu")
+    assert len(machine) == 2
+    damaged = json.loads(path.read_text())
+    del damaged["profile"]["overhead_s"]
+    path.write_text(json.dumps(damaged))
+    this_machine(device="cpu")
+    assert len(machine) == 3
+
+
+def test_a_failed_write_leaves_the_old_profile(machine, tmp_path, monkeypatch):
+    this_machine(device="cpu")
+    (path,) = stored_files(tmp_path)
+    before = path.read_text()
+
+    def full(*_):
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(measure.os, "replace", full)
+        with pytest.warns(RuntimeWarning, match="could not be kept: disk full"):
+            assert this_machine(device="cpu", refresh=True).layer_overhead_s == 2.0
+    assert path.read_text() == before
+    assert this_machine(device="cpu").layer_overhead_s == 1.0
+
+
+def test_a_busy_machine_is_told_so_every_time(machine, monkeypatch):
+    monkeypatch.setattr(measure, "_MAX_SPREAD", -1.0)
+    for _ in range(2):
+        with pytest.warns(RuntimeWarning, match=r"too busy .*: repeats .*refresh=True"):
+            this_machine(device="cpu")
+    assert len(machine) == 1
+    monkeypatch.setattr(measure, "_MAX_SPREAD", 0.15)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        this_machine(device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dtypes": ("fp32", "int4")}, r"some of fp32, bf16, fp16, got \('fp32', 'int4'\)"),
+        ({"dtypes": ()}, r"some of fp32, bf16, fp16, got \(\)"),
+        ({"device": "tpu"}, "device 'tpu' is not here; expected one of cpu"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(machine, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        this_machine(**arguments)
+    assert machine == []
+
+
+@pytest.mark.parametrize(
+    ("system", "variable", "expected"),
+    [("linux", "XDG_CACHE_HOME", "firsttoken"), ("win32", "LOCALAPPDATA", "firsttoken")],
+)
+def test_the_folder_is_the_systems(monkeypatch, tmp_path, system, variable, expected):
+    monkeypatch.setattr(measure.sys, "platform", system)
+    monkeypatch.setenv(variable, str(tmp_path))
+    assert measure._cache_folder() == tmp_path / expected
+    monkeypatch.delenv(variable)
+    assert str(measure._cache_folder()).startswith(str(measure.Path.home()))
+
+
+# --- predictions
+
+
+shapes = st.builds(
+    lambda layers, kv, group, d, f, v, tied: Architecture(
+        "any", layers, 16 * d, kv * group, kv, 16, 16 * f, 64 * v, tied
+    ),
+    st.integers(1, 6),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.integers(1, 8),
+    st.integers(1, 8),
+    st.integers(1, 8),
+    st.booleans(),
+)
+
+
+@given(arch=shapes, batch=st.sampled_from([1, 4]), context=st.integers(1, 4000))
+def test_the_first_two_rungs_are_the_formulas_of_throughput(arch, batch, context):
+    profile = exact_profile(arch, [1, 4])
+    for rung, model in (("bandwidth", "memory"), ("roofline", "roofline")):
+        expected = decode_step(arch, profile.accelerator, batch, context, "fp32", "fp32", model)
+        assert predict_step(arch, profile, batch, context, rung=rung) == expected.step_s
+
+
+@given(arch=shapes, batch=st.sampled_from([1, 4]), context=st.integers(500, 4000))
+def test_the_upper_rungs_on_a_machine_that_is_known(arch, batch, context):
+    """Weights by their own rates, caches by the line, layers by their count: added up by hand."""
+    profile = exact_profile(arch, [1, 4])
+    head = 4 * arch.vocab_size * arch.d_model
+    looked_up = 0 if arch.tied_embeddings else head
+    layers = 4 * arch.n_params - looked_up - head
+    cache = kv_cache_bytes(arch, context, batch, "fp32")
+    fixed = arch.n_layers * (1e-4 + 1e-5)
+    expected = layers / 1e9 + head / 5e8 + cache / 2e9 + fixed
+    assert predict_step(arch, profile, batch, context) == pytest.approx(expected)
+    compute = 2 * batch * arch.n_matmul_params / 1e12
+    expected = max((layers + head) / 4e9, compute) + cache / 2e9 + arch.n_layers * 1e-4
+    got = predict_step(arch, profile, batch, context, rung="overhead")
+    assert got == pytest.approx(expected)
+
+
+@given(context=st.integers(1, 4000), rung=st.sampled_from(RUNGS))
+def test_more_context_is_never_predicted_to_be_faster(context, rung):
+    profile = exact_profile(LLAMA_100M, [4])
+    step = predict_step(LLAMA_100M, profile, 4, context, rung=rung)
+    assert 0 < step <= predict_step(LLAMA_100M, profile, 4, context + 1, rung=rung)
+
+
+def test_a_tiny_cache_costs_what_the_smallest_measured_one_does():
+    """A line through two points may cross zero; the fixed cost of a call does not."""
+    profile = exact_profile(ARCH, [1])
+    steep = replace(profile, kv_read_s={("fp32", 1, 1000): 1e-6, ("fp32", 1, 50_000): 1e-3})
+    assert measure._attention_s(steep, "fp32", 1, 10) == 1e-6
+    assert measure._attention_s(steep, "fp32", 1, 99_000) == pytest.approx(2e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize("rung", ["overhead", "rows"])
+def test_a_gpu_hides_the_host_or_waits_for_it(rung):
+    cpu = exact_profile(ARCH, [1])
+    gpu = replace(cpu, provenance={"device": "cuda"})
+    host = ARCH.n_layers * 1e-4
+    work = predict_step(ARCH, cpu, 1, 100, rung=rung) - host
+    assert predict_step(ARCH, gpu, 1, 100, rung=rung) == pytest.approx(max(host, work))
+    wide = ARCH.replace(d_ff=480_000)
+    work = predict_step(wide, cpu, 1, 100, rung=rung) - host
+    assert predict_step(wide, gpu, 1, 100, rung=rung) == pytest.approx(work)
+
+
+def test_nothing_is_interpolated_over_a_row_count():
+    profile = exact_profile(ARCH, [2, 4])
+    with pytest.raises(ValueError, match=r"measured for fp32 × 2, fp32 × 4; got fp32 × 3"):
+        predict_step(ARCH, profile, 3, 10)
+    with pytest.raises(ValueError, match="got bf16 × 2"):
+        predict_step(ARCH, profile, 2, 10, "bf16")
+    assert predict_step(ARCH, profile, 3, 10, rung="overhead") > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((ARCH, 1, 10, "fp32", "anchor"), "rung 'anchor' is unknown"),
+        ((ARCH, 0, 10, "fp32", "rows"), "batch 0"),
+        ((ARCH, 1, 0, "fp32", "overhead"), "context 0"),
+        ((ARCH, 0, 10, "fp32", "roofline"), "batch must be at least 1"),
+        ((ARCHITECTURES["Mixtral-8x7B"], 1, 10, "fp32", "rows"), "expected a dense Llama"),
+        ((ARCHITECTURES["DeepSeek-V2"], 1, 10, "fp32", "rows"), "expected a dense Llama"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused(arguments, message):
+    arch, batch, context, dtype, rung = arguments
+    with pytest.raises(ValueError, match=message):
+        predict_step(arch, exact_profile(ARCH, [1]), batch, context, dtype, rung)
+
+
+# --- the ladder
+
+
+def points_of(profile, factor, dtypes=("fp32", "bf16")):
+    """Steps that the machine takes `factor[dtype]` times as long for as predicted."""
+    return [
+        DecodePoint(d, b, c, factor[d] * predict_step(ARCH, profile, b, c, d), spread=0.0)
+        for d in dtypes
+        for b in (1, 4)
+        for c in (10, 100, 1000)
+    ]
+
+
+def test_an_anchor_removes_what_all_points_of_a_dtype_share():
+    profile = exact_profile(ARCH, [1, 4], ("fp32", "bf16"))
+    rungs = ladder(ARCH, profile, points_of(profile, {"fp32": 1.25, "bf16": 2.0}))
+    assert [rung.name for rung in rungs] == [*RUNGS, "anchor"]
+    rows, anchor = rungs[-2:]
+    assert rows.errors == pytest.approx([1 / 1.25 - 1] * 6 + [1 / 2 - 1] * 6)
+    assert rows.mean_abs_error == pytest.approx((0.2 + 0.5) / 2)
+    assert anchor.mean_abs_error == pytest.approx(0, abs=1e-12)
+
+
+def test_anchors_do_not_count_as_predictions():
+    """One wrong point among six: as the anchor it is left out, elsewhere it counts a fifth."""
+    profile = exact_profile(ARCH, [1, 4])
+    good = points_of(profile, {"fp32": 1.0}, ("fp32",))
+
+    def rungs(index):
+        wrong = replace(good[index], step_s=2 * good[index].step_s)
+        return ladder(ARCH, profile, [*good[:index], wrong, *good[index + 1 :]])
+
+    middle = len(good) // 2
+    rows, anchor = rungs(middle)[-2:]
+    assert rows.mean_abs_error == pytest.approx(0, abs=1e-12)
+    assert anchor.errors[middle] == pytest.approx(0)
+    assert anchor.mean_abs_error == pytest.approx(1.0)  # all others are predicted twice too long
+    rows, anchor = rungs(0)[-2:]
+    assert rows.mean_abs_error == pytest.approx(0.5 / 5) == anchor.mean_abs_error
+
+
+def test_a_ladder_needs_something_to_predict():
+    profile = exact_profile(ARCH, [1])
+    with pytest.raises(ValueError, match="points hold 1 of fp32, expected at least 2"):
+        ladder(ARCH, profile, [DecodePoint("fp32", 1, 10, 1.0, 0.0)])
+
+
+# --- one real run, tiny, whose times are not looked at
+
+
+def test_a_whole_run(ticked):
+    points = decode_times(ARCH, ("fp32", "bf16"), (1, 3), (1, 9), rounds=2, device="cpu")
+    assert [(p.dtype, p.batch, p.context) for p in points] == list(
+        itertools.product(("fp32", "bf16"), (1, 3), (1, 9))
+    )
+    assert all(p.step_s > 0 and p.spread >= 0 for p in points)
+    profile = measure._measure(("fp32", "bf16"), "cpu", TINY)
+    assert all(math.isfinite(r.mean_abs_error) for r in ladder(ARCH, profile, points))
+    assert profile.gemv_bandwidth.keys() == ticked.gemv_bandwidth.keys()
+    assert profile.provenance["core_share"] > 0
+
+
+def test_a_measured_step_leaves_its_cache_as_it_was():
+    """Each repeat attends to `context` tokens, the new one among them, and no more."""
+    seen = []
+
+    class Cache:
+        length = 7
+
+        def truncate(self, length):
+            seen.append(length)
+
+    measure._repeated(lambda tokens, cache: seen.append("step"), None, Cache(), 2)()
+    assert seen == ["step", 7, "step", 7]
+    ticks = decode_times(ARCH, ("fp32",), (2,), (5,), 3, "cpu", clock=ticking(0.25))
+    assert ticks == [DecodePoint("fp32", 2, 5, 0.25, 0.0)]
