@@ -28,6 +28,7 @@ from firsttoken.measure import (
     decode_times,
     ladder,
     this_machine,
+    uneven,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -51,6 +52,7 @@ def report(
     points: list[DecodePoint],
     rungs: list[Rung],
     rounds: int,
+    busy: str,
 ) -> dict:
     """Return everything that the figure needs and that makes the run repeatable."""
     return {
@@ -63,7 +65,7 @@ def report(
             | {"python": platform.python_version()},
             "seed": SEED,
             "rounds": rounds,
-            "busy": profile.busy,
+            "busy": busy,
         },
         "arch": asdict(arch),
         "profile": profile.as_dict(),
@@ -74,12 +76,13 @@ def report(
 
 def table(points: list[DecodePoint], rungs: list[Rung]) -> str:
     """Return the ladder as text: a row per point, a column per rung, and the mean errors."""
-    lines = ["dtype batch context  measured  " + "".join(f"{r.name:>10}" for r in rungs)]
+    lines = ["dtype batch context  measured spread" + "".join(f"{r.name:>10}" for r in rungs)]
     for i, p in enumerate(points):
         errors = "".join(f"{rung.errors[i]:+10.0%}" for rung in rungs)
-        lines.append(f"{p.dtype:5} {p.batch:5} {p.context:7} {1e3 * p.step_s:6.1f} ms  {errors}")
+        time = f"{1e3 * p.step_s:6.1f} ms ±{p.spread:4.0%}"
+        lines.append(f"{p.dtype:5} {p.batch:5} {p.context:7} {time} {errors}")
     means = "".join(f"{rung.mean_abs_error:10.1%}" for rung in rungs)
-    return "\n".join([*lines, f"{'mean absolute error':31}{means}"])
+    return "\n".join([*lines, f"{'mean absolute error':35}{means}"])
 
 
 def main() -> None:
@@ -96,14 +99,15 @@ def main() -> None:
     points = decode_times(arch, rounds=rounds, device=options.device, seed=SEED)
     rungs = ladder(arch, profile, points)
     print(table(points, rungs))
+    busy = " and ".join(filter(None, (profile.busy, uneven(point.spread for point in points))))
     if options.quick:
         return
-    if profile.busy and not options.even_if_busy:
-        sys.exit(f"nothing written, since the machine was busy: {profile.busy}")
+    if busy and not options.even_if_busy:
+        sys.exit(f"nothing written, since the machine was busy: {busy}")
     machine = re.sub(r"[^a-z0-9]+", "-", profile.accelerator.name.lower()).strip("-")
     path = ROOT / "data" / "measured" / f"decode_{machine}.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(report(arch, profile, points, rungs, rounds), indent=1) + "\n")
+    path.write_text(json.dumps(report(arch, profile, points, rungs, rounds, busy), indent=1) + "\n")
     print("written:", path.relative_to(ROOT))
 
 
