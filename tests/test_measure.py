@@ -12,6 +12,7 @@ import warnings
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,11 +102,37 @@ def test_attention_is_timed_per_cache(ticked):
     assert len(ticked.kv_read_s) == 8
 
 
-def test_a_layer_costs_its_share_of_a_model_with_nothing_to_read(ticked):
-    """One second for five steps of two layers: 0.1 s each."""
-    keys = itertools.product(("fp32", "bf16"), (1, 3))
-    assert ticked.overhead_s == pytest.approx(dict.fromkeys(keys, 0.1))
-    assert ticked.layer_overhead_s == pytest.approx(0.1)
+def test_a_layer_costs_its_share_of_a_model_with_nothing_to_read(monkeypatch):
+    """Five steps of two layers in 5 s, of which calls take 0.4 s a step: 0.3 s a layer."""
+    spent = {"empty": 5.0, "calls": 0.4}
+
+    def interleaved(runs, rounds, *_):
+        return {key: [spent.get(key[0], 1.0)] * rounds for key in runs}
+
+    monkeypatch.setattr(measure, "_interleaved", interleaved)
+    profile = measure._measure(("fp32", "bf16"), "cpu", TINY)
+    keys = list(itertools.product(("fp32", "bf16"), (1, 3)))
+    assert profile.overhead_s == pytest.approx(dict.fromkeys(keys, 0.3))
+    assert profile.layer_overhead_s == pytest.approx(0.3)
+    spent["calls"] = 2.0  # by an unlucky measurement
+    assert measure._measure(("fp32",), "cpu", TINY).layer_overhead_s == 0
+
+
+def test_calls_are_the_products_and_the_attention_of_every_layer(monkeypatch):
+    """Counted by torch itself: what a step of the model calls, but for its output."""
+    model = measure._random_llama(ARCH, "fp32", "cpu", 0)
+    cache = model.new_cache(3, 16)
+    measure._fill(cache, ARCH, 3, 15, 0)
+
+    def count(run):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+            run()
+        calls = {event.key: event.count for event in seen.key_averages()}
+        return [calls[f"aten::{name}"] for name in ("linear", "scaled_dot_product_attention")]
+
+    tokens = torch.zeros(3, 1, dtype=torch.long)
+    whole = count(measure._repeated(model, tokens, cache, 1))
+    assert count(measure._calls(model, 3, "fp32")) == [whole[0] - 1, whole[1]]
 
 
 def test_every_round_visits_everything_once_after_a_warm_up():
@@ -172,7 +199,7 @@ def test_provenance_says_where_the_figures_come_from(ticked):
     assert ticked.provenance["device"] == "cpu" and not ticked.host_overlaps
     assert ticked.accelerator.name == ticked.provenance["machine"]
     assert set(ticked.spread.values()) == {0.0}
-    assert len(ticked.spread) == 1 + 2 * (1 + 2 * (2 + 2 + 1))
+    assert len(ticked.spread) == 1 + 2 * (1 + 2 * (2 + 2 + 2))
     assert replace(ticked, provenance={"device": "cuda"}).host_overlaps
 
 

@@ -62,7 +62,8 @@ class MachineProfile:
     - `kv_bandwidth`: bytes of keys and values per second, one figure for all
     - `kv_read_s[dtype, batch, n_bytes]`: seconds for the attention of one layer over that cache
     - `layer_overhead_s`: seconds that each layer takes of a step in a model with next to nothing to
-      read (embedding and last norm included), one figure for all
+      read (embedding and last norm included), one figure for all. On a CPU without the calls of
+      products and attention, whose cost is in the rates; on a GPU with them
     - `overhead_s[dtype, rows]`: the same per dtype and rows
     - `spread`: per measured quantity, the interquartile range of its repeats over their median
     - `provenance`: the machine, versions, date, sizes and repeats behind the figures
@@ -400,11 +401,13 @@ def _measure(
     def rates(kind: str) -> dict[tuple, float]:
         return {key[1:]: amounts[key] / taken[key][0] for key in taken if key[0] == kind}
 
-    overhead = {
-        key[1:]: seconds / (_STEPS * sizes.depth)
-        for key, (seconds, _) in taken.items()
-        if key[0] == "empty"
-    }
+    overhead = {}
+    for key, (seconds, _) in taken.items():
+        if key[0] == "empty":
+            # The rates of products and attention hold the cost of calling them. A host that
+            # works ahead of its device pays for all calls; any other would pay for these twice.
+            called = taken["calls", *key[1:]][0] if device == "cpu" else 0.0
+            overhead[key[1:]] = max(0.0, seconds / _STEPS - called) / sizes.depth
     reads = {key: value for key, value in taken.items() if key[0] == "attention"}
     largest = {dtype: max(key[3] for key in reads if key[1] == dtype) for dtype in dtypes}
     at_largest = [key for key in reads if key[3] == largest[key[1]]]
@@ -488,7 +491,29 @@ def _tasks(dtype: str, device: str, sizes: _Sizes) -> dict[tuple, tuple[Callable
         _fill(cache, empty, rows, 15, 0)
         tokens = torch.zeros(rows, 1, dtype=torch.long, device=device)
         tasks["empty", dtype, rows] = _repeated(model, tokens, cache, _STEPS), 0
+        if device == "cpu":
+            tasks["calls", dtype, rows] = _calls(model, rows, dtype), 0
     return tasks
+
+
+def _calls(model, rows: int, dtype: str) -> Callable[[], None]:
+    """Return a function that makes a step's products and attention in all layers, no more."""
+    from torch.nn.functional import linear, scaled_dot_product_attention
+
+    arch = model.arch
+    inputs = {n: _noise(rows * n, dtype, "cpu").view(rows, 1, n) for n in (arch.d_model, arch.d_ff)}
+    weights = [w for w in model.model["layers"].parameters() if w.ndim == 2]
+    shape = (rows, arch.n_kv_heads, 16, arch.head_dim)
+    keys = _noise(math.prod(shape), dtype, "cpu").view(shape)
+    queries = keys[:, :, : arch.n_heads // arch.n_kv_heads]
+
+    def run() -> None:
+        for weight in weights:
+            linear(inputs[weight.shape[1]], weight)
+        for _ in range(arch.n_layers):
+            scaled_dot_product_attention(queries, keys, keys)
+
+    return run
 
 
 def _copy_task(device: str, sizes: _Sizes) -> dict[tuple, tuple[Callable, float]]:
