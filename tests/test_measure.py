@@ -160,6 +160,15 @@ def test_one_hiccup_moves_neither_median_nor_spread_far(seconds, scale):
     assert measure._median_and_spread([1.0, 1.0, 1.0, 1.0, 500.0]) == (1.0, 0.0)
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_all_that_is_timed_lives_on_the_device(dtype):
+    """On the meta device nothing is computed, but a tensor from elsewhere is an error."""
+    tasks = measure._tasks(dtype, "meta", TINY) | measure._copy_task("meta", TINY)
+    assert {key[0] for key in tasks} == {"gemv", "head", "gemm", "attention", "empty", "copy"}
+    for run, _ in tasks.values():
+        run()
+
+
 def test_carving_uses_every_element_once_at_most():
     store = measure._noise(100, "fp32", "cpu")
     pieces = measure._carve(store, [(3, 4), (5, 2)])
@@ -185,6 +194,11 @@ def test_the_measuring_shapes_are_not_the_models():
         assert sizes.vocab_size != LLAMA_100M.vocab_size
         assert {1, 4, 16} <= set(sizes.rows)
         assert not {128, 512, 2048} & set(sizes.contexts)
+        # The largest of each kind fits into the working set, at four bytes and at two.
+        n_elements = sizes.working_set_bytes // 4
+        cache = 2 * max(sizes.rows) * sizes.n_kv_heads * max(sizes.contexts) * sizes.head_dim
+        assert max(sizes.vocab_size * sizes.d_model, 2 * sizes.gemm**2) <= n_elements
+        assert cache <= n_elements // 4
     assert LLAMA_100M.n_params == pytest.approx(100e6, rel=0.01)
 
 
