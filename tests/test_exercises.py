@@ -800,3 +800,10 @@ def test_results_say_their_verdict_in_words():
 def test_a_bad_call_says_what_is_wrong(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_a_rough_answer_has_no_rough_mistakes():
+    """Else a guess that is far off would be told of a slip that nobody made."""
+    days = quiz("How many days?", answer=64, rtol=0.5, mistakes=[(512, "Eight GPUs each.")])
+    assert days.grade("40")[0] and days.grade("512")[1].endswith("Eight GPUs each.")
+    assert "Eight" not in days.grade("365")[1]

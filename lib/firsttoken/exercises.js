@@ -19,7 +19,7 @@ const gradeNumber = (quiz, text) => {
   const x = unit ? number * quiz.units[unit] : number;
   if (!Number.isFinite(x)) return ["open", [quiz.unreadable]];
   if (within(x, quiz.expected, quiz.rtol, quiz.atol)) return ["right", quiz.right];
-  const mistake = quiz.mistakes.find(([value]) => within(x, value, quiz.rtol, quiz.atol));
+  const mistake = quiz.mistakes.find(([value]) => within(x, value, quiz.slip, quiz.atol));
   if (mistake) return ["wrong", [quiz.not_yet, mistake[1]]];
   let best = null;
   let distance = quiz.near;

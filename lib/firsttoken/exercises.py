@@ -32,6 +32,7 @@ _READER_ERRORS = (Exception, SystemExit)
 
 _ICONS = {"right": "✓", "wrong": "✗", "open": "…"}
 _NEAR = 5e-3  # how well a wrong answer must fit a diagnosis
+_SLIP = 0.03  # how well it must fit a listed mistake, where the answer itself may be rough
 _CLOSE = 0.05  # within this of the answer: rounding is the likeliest mistake
 _MAX_TYPED = 100  # characters; no number needs more
 
@@ -304,7 +305,7 @@ class _Target:
     def known_mistake(self, got: np.ndarray) -> str | None:
         """Return the author's message for this wrong value, else the best fitting diagnosis."""
         for value, message in self.mistakes:
-            if _within(got, value, self.rtol, self.atol):
+            if _within(got, value, min(self.rtol, _SLIP), self.atol):
                 return message
         if got.shape != self.want.shape:
             return None
@@ -919,6 +920,7 @@ def _number_quiz(
         "rtol": rtol,
         "atol": atol,
         "near": _NEAR,
+        "slip": min(rtol, _SLIP),
         "close": _CLOSE,
         "units": _typed_units(unit),
         "right": [0, index(explain)] if explain else [0],
