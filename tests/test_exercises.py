@@ -667,9 +667,7 @@ def test_start_with_the_first_chapter_whose_question_is_missed(chapters, data):
     first = f"Start with {CHAPTERS[min(missed)].label}." if missed else "All of it is right."
     assert message.startswith(first)
     if missed:  # a reader is sent to a chapter that they can open
-        assert ("It is not written yet; until then: " in message) == (
-            not CHAPTERS[min(missed)].n_tasks
-        )
+        assert ("It is not written yet; " in message) == (not CHAPTERS[min(missed)].n_tasks)
     for i, (chapter, r) in enumerate(zip(chapters, right, strict=True), 1):
         said = f"✓ Question {i} is right." if r else f"– Question {i}: not yet."
         assert f"{said} {CHAPTERS[chapter].label}: Since {chapter}." in message
