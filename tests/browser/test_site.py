@@ -205,7 +205,8 @@ def shown_values(figure: Locator) -> str:
     for control in controls(figure):
         label = control.locator("label").inner_text()
         if control.locator("select").count():
-            value = control.locator("select option:checked").inner_text()
+            # The widget keeps the spaces of an option from breaking.
+            value = control.locator("select option:checked").inner_text().replace("\xa0", " ")
         else:
             value = control.locator(".widget-readout").inner_text()
             handle = control.locator(".noUi-handle")
