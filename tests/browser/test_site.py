@@ -146,6 +146,8 @@ class Visit:
         self.page.wait_for_load_state("networkidle")
         # Solutions and hints are closed; what is in them is tested too.
         self.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        # Folded code fades in; half faded it has too little contrast.
+        self.page.evaluate("Promise.all(document.getAnimations().map(a => a.finished))")
         for figure in self.page.locator(".ft-explore").all():
             expect(figure.locator("svg.ft-figure")).to_be_visible()
         return self.page
