@@ -60,7 +60,7 @@ clean: ## remove the site and all caches (the environment stays: rm -r .venv)
 	@echo "Removing the site and all caches."
 	@rm -rf _build build dist .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
 	@find lib tests scripts book notebooks \( -name __pycache__ -o -name .ipynb_checkpoints \) \
-	-prune -exec rm -rf {} + 2>/dev/null || true
+	-prune -exec rm -rf {} +
 
 .venv/bin/python:
 	@for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \

@@ -286,12 +286,13 @@ def test_evict_names_what_does_not_fit(n, sinks):
     np.testing.assert_array_equal(cache.keys(0), before)
 
 
-def test_evict_refuses_formats_that_round():
+@pytest.mark.parametrize("dtype", ["fp16", "fp8", "int8", "int4"])
+def test_evict_refuses_formats_that_round(dtype):
     """Each call would decode, turn and encode all keys: the errors would add up."""
     model = one_layer()
-    cache = KVCache(model.arch, 1, 8, "int8")
+    cache = KVCache(model.arch, 1, 8, dtype)
     model([list(range(8))], cache)
-    with pytest.raises(ValueError, match="cache stores int8"):
+    with pytest.raises(ValueError, match=f"cache stores {dtype}"):
         evict(model, cache, 1)
     assert cache.length == 8
 

@@ -99,13 +99,11 @@ def evict(model, cache: KVCache, n: int, sinks: int = 0) -> None:
 
     Units:  n and sinks in tokens
     Raises: ValueError, and nothing is dropped, where the cache does not hold sinks + n tokens,
-            or stores them in a format that rounds.
+            or stores them in another format than fp32.
     Source: Xiao et al. 2023, arXiv:2309.17453, sec. 3.2 (positions within the cache)
     """
-    if cache.dtype not in ("fp32", "fp16"):
-        raise ValueError(
-            f"cache stores {cache.dtype}, which every call would round again; expected fp32 or fp16"
-        )
+    if cache.dtype != "fp32":
+        raise ValueError(f"cache stores {cache.dtype}: every call would round again; expected fp32")
     if n < 1 or sinks < 0 or sinks + n > cache.length:
         raise ValueError(
             f"n {n} (at least 1) and sinks {sinks} (at least 0) do not fit: the cache holds "
