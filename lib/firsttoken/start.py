@@ -83,6 +83,8 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
                 "numbers tell them apart?",
                 "I",
                 ("01_generate",),
+                n_quizzes=3,
+                n_exercises=4,
             ),
             Chapter(
                 "03_roofline",
@@ -90,6 +92,8 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
                 "Does your hardware wait for arithmetic or for memory, and what moves the limit?",
                 "I",
                 ("01_generate",),
+                n_quizzes=3,
+                n_exercises=4,
             ),
             Chapter(
                 "04_kv_cache",
@@ -108,6 +112,8 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
                 "and what does a million cost?",
                 "I",
                 ("02_metrics", "03_roofline", "04_kv_cache"),
+                n_quizzes=3,
+                n_exercises=4,
             ),
             Chapter(
                 "06_attention",
