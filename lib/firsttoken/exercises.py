@@ -210,7 +210,7 @@ def _judge_test(test: Any, correct: Callable, mutants: Mapping[str, Callable]) -
     if on_correct is not None:
         row = ("It stopped with", _describe(on_correct, test))
         if isinstance(on_correct, AssertionError):
-            advice = "Are numbers compared with a tolerance?"
+            advice = "Look at the values that it expects, and compare numbers with a tolerance."
         else:
             advice = "It stops with an error, so the slip may be in the test itself."
         text = f"The test rejects the correct implementation. {advice}"
