@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firsttoken.architectures import ARCHITECTURES, Architecture
-from firsttoken.kv_cache import KVCache, kv_cache_bytes, max_batch, max_context
+from firsttoken.attention import attention
+from firsttoken.kv_cache import KVCache, RollingCache, kv_cache_bytes, max_batch, max_context
+from firsttoken.llama import Llama, data_path, read_checkpoint
 from firsttoken.units import BYTES, GB, GIB
 
 LLAMA_13B = ARCHITECTURES["Llama-2-13B"]
@@ -270,6 +272,7 @@ def test_questions_that_have_no_answer(call, message):
 # --- the cache itself
 
 TOY = Architecture("toy", 2, 16, 4, 2, 8, 32, 50)
+LATENT = TOY.replace(n_kv_heads=4, latent_dim=4, rope_head_dim=2, v_head_dim=5)
 FORMATS = ["fp32", "fp16", "int8", "int4", "fp8"]
 
 
@@ -458,6 +461,252 @@ def test_layers_that_share_a_cache_read_their_source():
         cache.append(1, *draw_kv(rng, arch, 1, 2))
 
 
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_latents_hold_the_values_too(dtype):
+    """One array: latent and rotary key are the key, the latent alone is the value."""
+    rng = np.random.default_rng(4)
+    cache = KVCache(LATENT, 2, 5, dtype)
+    first, second = rng.normal(size=(2, 2, 1, 2, 6)).astype(np.float32)
+    for latents in (first, second):
+        for layer in range(2):
+            cache.append(layer, latents)
+    alone = KVCache(LATENT, 2, 2, dtype)
+    alone.append(0, second)
+    np.testing.assert_array_equal(cache.keys(1)[:, :, 2:], alone.keys(0))
+    np.testing.assert_array_equal(cache.values(1), cache.keys(1)[..., :4])
+    assert np.abs(cache.keys(0)[:, :, :2] - first).max() < 0.5
+    if dtype == "fp32":
+        assert np.shares_memory(cache.keys(0), cache.values(0))
+
+
+# --- what a layer with a window may forget
+
+
+def layers(n_layers=6, **fields):
+    return Architecture("variant", n_layers, 64, 8, fields.pop("kv_heads", 8), 8, 96, 50, **fields)
+
+
+VARIANTS = {
+    "MHA": (layers(), 96 * 128),
+    "GQA": (layers(kv_heads=2), 96 * 32),
+    "MQA": (layers(kv_heads=1), 96 * 16),
+    "MLA": (layers(latent_dim=16, rope_head_dim=4, v_head_dim=8), 96 * 20),
+    "CLA": (layers(kv_source=[0, 0, 2, 2, 4, 4]), 48 * 128),
+    "CLA and MQA": (layers(kv_heads=1, kv_source=[0, 0, 2, 2, 4, 4]), 48 * 16),
+    "windows": (layers(window=4), 24 * 128),
+    "hybrid": (layers(window=4, local_layers=range(5)), (5 * 4 + 16) * 128),
+    "windows of latents": (layers(window=4, latent_dim=16, rope_head_dim=4, v_head_dim=8), 24 * 20),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_allocated_bytes_of_every_variant(name):
+    """Six layers, 16 tokens: what is allocated, the formula, and the count by hand agree."""
+    arch, elements = VARIANTS[name]
+    assert RollingCache(arch, 3, 16).nbytes == kv_cache_bytes(arch, 16, 3, "fp32")
+    assert RollingCache(arch, 1, 16, "fp16").nbytes == 2 * elements
+    full = arch.replace(window=None, local_layers=None)
+    assert KVCache(arch, 1, 16, "fp16").nbytes == kv_cache_bytes(full, 16, dtype="fp16")
+
+
+@given(arch=architectures(), batch=st.integers(1, 3), capacity=st.integers(1, 20))
+def test_rolling_allocates_what_the_formula_counts(arch, batch, capacity):
+    assert RollingCache(arch, batch, capacity).nbytes == kv_cache_bytes(
+        arch, capacity, batch, "fp32"
+    )
+
+
+@given(
+    window=st.integers(1, 9),
+    sinks=st.integers(0, 4),
+    chunk=st.integers(1, 5),
+    capacity=st.integers(1, 40),
+)
+def test_a_ring_is_bounded_whatever_the_length(window, sinks, chunk, capacity):
+    """window + sinks, and chunk - 1 for several tokens at once; for endless text, too."""
+    arch = TOY.replace(window=window)
+    sizes = [RollingCache(arch, 1, n, sinks=sinks, chunk=chunk).nbytes for n in (capacity, 10**12)]
+    per_token = KVCache(arch, 1, 1).nbytes
+    bound = window + sinks + chunk - 1
+    assert sizes == [per_token * min(capacity, bound), per_token * bound]
+
+
+def attend_both(cache_class, pieces, window, sinks, chunk, dtype="fp32", n_heads=4):
+    """Yield (result through the ring, result of the mask over all tokens) piece by piece.
+
+    Layer 0 has the window, layer 1 sees everything.
+    """
+    arch = TOY.replace(window=window, local_layers=[0])
+    rng = np.random.default_rng(0)
+    rolling = cache_class(arch, 2, sum(pieces), dtype, sinks=sinks, chunk=chunk)
+    full = KVCache(arch, 2, sum(pieces), dtype)
+    for n_new in pieces:
+        q = rng.normal(size=(2, n_heads, n_new, 8))  # float64, so that only storing rounds
+        for layer, view in enumerate([(window, sinks), (None, 0)]):
+            k, v = draw_kv(rng, arch, 2, n_new)
+            results = []
+            for cache in (rolling, full):
+                cache.append(layer, k, v)
+                stored = (cache.keys(layer), cache.values(layer))
+                results.append(attention(q, *stored, True, *view))
+            yield results
+
+
+@given(
+    window=st.integers(1, 7),
+    sinks=st.integers(0, 4),
+    chunk=st.integers(1, 5),
+    length=st.integers(0, 30),
+)
+def test_a_ring_holds_the_first_and_the_last_in_order(window, sinks, chunk, length):
+    arch = Architecture("one number", 1, 8, 1, 1, 1, 16, 32, window=window)
+    cache = RollingCache(arch, 1, 30, sinks=sinks, chunk=chunk)
+    for start in range(0, length, chunk):
+        step = np.arange(start, min(start + chunk, length), dtype=float)[None, None, :, None]
+        cache.append(0, step, -step)
+    last = range(max(sinks, length - (window + chunk - 1)), length)
+    assert cache.keys(0).ravel().tolist() == [*range(min(sinks, length)), *last]
+    assert (cache.values(0) == -cache.keys(0)).all()
+    assert cache.length == length
+
+
+@given(
+    window=st.integers(1, 7),
+    sinks=st.integers(0, 4),
+    chunk=st.integers(1, 5),
+    dtype=st.sampled_from(FORMATS),
+    data=st.data(),
+)
+def test_attention_through_a_ring_equals_the_mask(window, sinks, chunk, dtype, data):
+    """Any steps of up to `chunk` tokens, around the ring several times."""
+    pieces = data.draw(st.lists(st.integers(1, chunk), min_size=1, max_size=25))
+    for got, expected in attend_both(RollingCache, pieces, window, sinks, chunk, dtype):
+        np.testing.assert_allclose(got, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("sinks", [0, 2])
+@pytest.mark.parametrize("phase", range(8))
+def test_several_tokens_wrap_around_at_every_phase(phase, sinks):
+    """Window 5, steps of 4, so a ring of 8: the steps start at each of its places."""
+    for got, expected in attend_both(RollingCache, [1] * phase + [4] * 6, 5, sinks, 4):
+        np.testing.assert_allclose(got, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_first", [6, 8])
+def test_a_long_first_step_may_fill_the_ring(n_first):
+    """Nothing is overwritten yet, so it may be longer than a chunk."""
+    pieces = [n_first, *[1] * 12]
+    for got, expected in attend_both(RollingCache, pieces, window=6, sinks=2, chunk=1):
+        np.testing.assert_allclose(got, expected, atol=1e-12)
+
+
+class _OneShort(RollingCache):
+    def _room(self, window):
+        room = super()._room(window)
+        return room if window is None else room - 1
+
+
+class _SinksRoll(RollingCache):
+    def _places(self, slot, start, end):
+        return np.arange(start, end) % self._rooms[slot]
+
+
+class _Unordered(RollingCache):
+    def _held(self, slot):
+        return slice(0, min(self._lengths[slot], self._rooms[slot]))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "window", "sinks", "chunk"),
+    [
+        (_OneShort, 4, 0, 1),
+        (_OneShort, 4, 2, 1),
+        (_OneShort, 4, 0, 3),
+        (_SinksRoll, 4, 2, 1),
+        (_Unordered, 4, 0, 3),
+    ],
+)
+def test_wrong_rings_would_show(wrong, window, sinks, chunk):
+    both = attend_both(wrong, [chunk] * 8, window, sinks, chunk)
+    assert max(np.abs(got - expected).max() for got, expected in both) > 1e-2
+
+
+def test_order_matters_only_to_the_mask():
+    """One new token that sees all it is given: the order of the keys does not change a mean."""
+    for got, expected in attend_both(_Unordered, [1] * 20, window=4, sinks=2, chunk=1):
+        np.testing.assert_allclose(got, expected, atol=1e-12)
+
+
+def test_layers_that_share_a_ring_read_it_in_the_same_pass():
+    rng = np.random.default_rng(5)
+    arch = TOY.replace(n_layers=4, kv_source=[0, 0, 2, 2], window=3)
+    cache = RollingCache(arch, 1, 50, chunk=2)
+    for _ in range(7):
+        for layer in arch.kv_layers:
+            cache.append(layer, *draw_kv(rng, arch, 1, 2))
+    assert cache.length == 14
+    assert cache.keys(1).shape[2] == 4
+    np.testing.assert_array_equal(cache.keys(1), cache.keys(0))
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_a_hybrid_model_through_a_ring(chunk):
+    """The shipped draft with a window of 8 in one of two layers: same logits, less memory."""
+    checkpoint = read_checkpoint(data_path("model/draft"))
+    arch = checkpoint.arch.replace(window=8, local_layers=[0])
+    model = Llama(arch, checkpoint.weights, checkpoint.rope_theta, checkpoint.rope_scaling)
+    tokens = np.random.default_rng(6).integers(0, arch.vocab_size, size=(2, 36))
+    rolling = RollingCache(arch, 2, 36, chunk=chunk)
+    steps = [model(tokens[:, i : i + chunk], rolling) for i in range(0, 36, chunk)]
+    np.testing.assert_allclose(np.concatenate(steps, axis=1), model(tokens), atol=1e-3)
+    assert rolling.nbytes < KVCache(arch, 2, 36).nbytes
+
+
+def test_a_step_that_the_ring_cannot_take_changes_nothing():
+    rng = np.random.default_rng(7)
+    arch = TOY.replace(window=3, local_layers=[1])  # the full layer must refuse as well
+    cache = RollingCache(arch, 1, 50, chunk=2)
+    for layer in range(2):
+        cache.append(layer, *draw_kv(rng, arch, 1, 4))
+    before = [cache.keys(layer).copy() for layer in range(2)]
+    for layer in range(2):
+        with pytest.raises(ValueError, match=r"3 new tokens .* at most chunk = 2"):
+            cache.append(layer, *draw_kv(rng, arch, 1, 3))
+        np.testing.assert_array_equal(cache.keys(layer), before[layer])
+    assert cache.length == 4
+
+
+def test_a_ring_can_be_cut_until_it_has_dropped_something():
+    rng = np.random.default_rng(8)
+    arch = TOY.replace(window=3)
+    cache = RollingCache(arch, 1, 50)
+    for layer in range(2):
+        cache.append(layer, *draw_kv(rng, arch, 1, 3))
+    first = cache.keys(0)[:, :, :1].copy()
+    cache.truncate(1)
+    np.testing.assert_array_equal(cache.keys(0), first)
+    for _ in range(3):
+        for layer in range(2):
+            cache.append(layer, *draw_kv(rng, arch, 1, 1))
+    with pytest.raises(ValueError, match="length 3: a window has dropped tokens"):
+        cache.truncate(3)
+    assert cache.length == 4
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: RollingCache(TOY, 1, 4, sinks=-1), "sinks must be an integer of at least 0"),
+        (lambda: RollingCache(TOY, 1, 4, chunk=0), "chunk must be an integer of at least 1"),
+        (lambda: RollingCache(TOY, 1, 0), "capacity"),
+        (lambda: RollingCache(TOY.replace(window=3), 1, 4).truncate(1), "length must lie in"),
+    ],
+)
+def test_rings_that_cannot_be(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -465,7 +714,9 @@ def test_layers_that_share_a_cache_read_their_source():
         (lambda: KVCache(TOY, 1, 0), "capacity"),
         (lambda: KVCache(TOY, 1, 4, "q8_0"), "dtype 'q8_0' is unknown; expected one of fp32"),
         (lambda: KVCache(TOY.replace(head_dim=5), 1, 4, "int4"), "even head_dim, got 5"),
-        (lambda: KVCache(ARCHITECTURES["DeepSeek-V2"], 1, 4), "caches latents"),
+        (lambda: KVCache(LATENT, 1, 4).append(0, np.ones((1, 1, 1, 4))), r"\(B, 1, T, d_c \+ d_r"),
+        (lambda: KVCache(LATENT, 1, 4).append(0, *np.ones((2, 1, 1, 1, 6))), "v None"),
+        (lambda: KVCache(TOY, 1, 4).append(0, np.ones((1, 2, 1, 8))), "v None must both be"),
         (lambda: KVCache(TOY, 1, 4).truncate(1), "length must lie in 0 … 0, got 1"),
         (lambda: KVCache(TOY, 1, 4).truncate(-1), "length"),
         (lambda: KVCache(TOY, 1, 4).keys(2), "layer must lie in 0 … 1, got 2"),

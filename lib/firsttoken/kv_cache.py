@@ -137,19 +137,25 @@ class KVCache:
     `append` copies what a layer computed for its new tokens behind what it holds; `keys` and
     `values` return all of it, the new tokens included. Layers append one after another, and
     `length` is what every layer holds: between two layers of a pass it is still the old length.
+    A layer that shares another's cache (`arch.kv_source`) appends nothing and reads that one.
+
+    Latent attention (MLA) caches one vector per token for all heads, latent and rotary key side
+    by side: it is the key, its first `arch.latent_dim` elements are the value, and `append` takes
+    it alone.
 
     dtype "fp32" and "fp16" store plain numbers. "int8" stores codes with one fp16 scale per token
     and head; "int4" packs two codes into a byte, with one fp16 scale per 32 elements (or the
     largest power of two below that divides the head); "fp8" is e4m3fn without a scale, which
     saturates at 448. Every read comes back as float32: a view for "fp32", else a decoded copy.
 
-    All positions are kept, also of layers with a window: the mask hides them, nothing is rolled.
+    All positions are kept, also of layers with a window, where the mask hides them; `RollingCache`
+    drops them.
 
     Shapes: append(layer, k, v): k, v (B, K, T, H);  keys(layer), values(layer): (B, K, S, H)
+            latents: append(layer, k): k (B, 1, T, d_c + d_r);  values(layer): (B, 1, S, d_c)
     Units:  nbytes: bytes allocated for the full capacity, codes and scales.
-    Raises: ValueError for sizes below one, an architecture with latent attention, an unknown
-            dtype or layer, arrays of another shape, more tokens than fit (nothing is written
-            then), and a length that is not there.
+    Raises: ValueError for sizes below one, an unknown dtype or layer, arrays of another shape,
+            more tokens than fit (nothing is written then), and a length that is not there.
 
     >>> import numpy as np
     >>> from firsttoken.architectures import Architecture
@@ -168,19 +174,23 @@ class KVCache:
 
         _check_size("batch", batch, at_least=1)
         _check_size("capacity", capacity, at_least=1)
-        if arch.latent_dim is not None:
-            raise ValueError(f"arch {arch.name} caches latents, expected keys and values per head")
         self.arch, self.batch, self.capacity, self.dtype = arch, batch, capacity, dtype
-        self._encode, self._decode = _codec(dtype, arch.head_dim)
+        latent = arch.latent_dim is not None
+        self._n_heads = 1 if latent else arch.n_kv_heads
+        self._width = arch.kv_elements_per_layer if latent else arch.head_dim
+        self._encode, self._decode = _codec(dtype, self._width)
+        # One encoded token says which arrays the format needs, and how wide they are.
+        parts = self._encode(np.zeros((1, self._width), np.float32))
+
+        def allocate(room: int) -> tuple[np.ndarray, ...]:
+            shape = (batch, self._n_heads, room)
+            return tuple(np.zeros((*shape, part.shape[-1]), part.dtype) for part in parts)
+
         self._slots = {layer: slot for slot, layer in enumerate(arch.kv_layers)}
         self._lengths = [0] * len(self._slots)
-        # One encoded token says which arrays the format needs, and how wide they are.
-        parts = self._encode(np.zeros((1, arch.head_dim), np.float32))
-        shape = (len(self._slots), batch, arch.n_kv_heads, capacity)
-        self._keys, self._values = (
-            tuple(np.zeros((*shape, part.shape[-1]), part.dtype) for part in parts)
-            for _ in range(2)
-        )
+        self._rooms = [self._room(window) for window in _stored_windows(arch)]
+        n_kinds = 1 if latent else 2  # keys, values
+        self._stored = [[allocate(room) for _ in range(n_kinds)] for room in self._rooms]
 
     @property
     def length(self) -> int:
@@ -190,25 +200,29 @@ class KVCache:
     @property
     def nbytes(self) -> int:
         """The bytes of all arrays, filled or not."""
-        return sum(array.nbytes for array in (*self._keys, *self._values))
+        arrays = (array for stored in self._stored for parts in stored for array in parts)
+        return sum(array.nbytes for array in arrays)
 
-    def append(self, layer: int, k: np.ndarray, v: np.ndarray) -> None:
+    def append(self, layer: int, k: np.ndarray, v: np.ndarray | None = None) -> None:
         """Store the keys and values of the next tokens of one layer."""
         slot = self._slot(layer, k, v)  # raises before anything is written
         start = self._lengths[slot]
         end = start + k.shape[2]
-        for arrays, new in ((self._keys, k), (self._values, v)):
+        places = self._places(slot, start, end)
+        for arrays, new in zip(self._stored[slot], (k, v), strict=False):  # latents have no v
             for array, part in zip(arrays, self._encode(new), strict=True):
-                array[slot, :, :, start:end] = part
+                array[:, :, places] = part
         self._lengths[slot] = end
 
     def keys(self, layer: int) -> np.ndarray:
         """Return all keys of a layer, (B, K, S, H)."""
-        return self._read(self._keys, layer)
+        return self._read(layer, 0)
 
     def values(self, layer: int) -> np.ndarray:
         """Return all values of a layer, (B, K, S, H)."""
-        return self._read(self._values, layer)
+        if self.arch.latent_dim is not None:
+            return self.keys(layer)[..., : self.arch.latent_dim]
+        return self._read(layer, 1)
 
     def truncate(self, length: int) -> None:
         """Forget all but the first `length` tokens, in every layer."""
@@ -216,18 +230,36 @@ class KVCache:
             raise ValueError(f"length must lie in 0 … {self.length}, got {length!r}")
         self._lengths = [int(length)] * len(self._lengths)
 
-    def _slot(self, layer: int, k: np.ndarray, v: np.ndarray) -> int:
+    def _room(self, window: int | None) -> int:
+        """Return how many tokens a layer with this window has places for."""
+        return self.capacity
+
+    def _places(self, slot: int, start: int, end: int) -> slice | np.ndarray:
+        """Return where the tokens at positions start … end - 1 are written."""
+        return slice(start, end)
+
+    def _held(self, slot: int) -> slice | np.ndarray:
+        """Return where the tokens lie that can be read, oldest first."""
+        return slice(0, self._lengths[slot])
+
+    def _slot(self, layer: int, k: np.ndarray, v: np.ndarray | None) -> int:
         """Return where a layer is stored, once its new keys and values are known to fit."""
         if layer not in self._slots:
             raise ValueError(f"layer {layer} stores nothing; expected one of {tuple(self._slots)}")
         slot = self._slots[layer]
         held = self._lengths[slot]
         n_new = k.shape[2] if k.ndim == 4 else -1
-        expected = (self.batch, self.arch.n_kv_heads, n_new, self.arch.head_dim)
-        if k.shape != expected or v.shape != expected:
+        expected = (self.batch, self._n_heads, n_new, self._width)
+        if self.arch.latent_dim is not None:
+            if k.shape != expected or v is not None:
+                raise ValueError(
+                    f"k {k.shape} must be (B, 1, T, d_c + d_r) with B {self.batch}, d_c + d_r "
+                    f"{self._width}, and v None: latents hold the values, too"
+                )
+        elif k.shape != expected or v is None or v.shape != expected:
             raise ValueError(
-                f"k {k.shape} and v {v.shape} must both be (B, K, T, H) with "
-                f"B {self.batch}, K {self.arch.n_kv_heads}, H {self.arch.head_dim}"
+                f"k {k.shape} and v {None if v is None else v.shape} must both be (B, K, T, H) "
+                f"with B {self.batch}, K {self._n_heads}, H {self._width}"
             )
         if held + n_new > self.capacity:
             raise ValueError(
@@ -235,12 +267,100 @@ class KVCache:
             )
         return slot
 
-    def _read(self, arrays: tuple[np.ndarray, ...], layer: int) -> np.ndarray:
+    def _read(self, layer: int, kind: int) -> np.ndarray:
         if not 0 <= layer < self.arch.n_layers:
             raise ValueError(f"layer must lie in 0 … {self.arch.n_layers - 1}, got {layer}")
         source = layer if self.arch.kv_source is None else self.arch.kv_source[layer]
         slot = self._slots[source]
-        return self._decode(tuple(array[slot, :, :, : self._lengths[slot]] for array in arrays))
+        held = self._held(slot)
+        return self._decode(tuple(array[:, :, held] for array in self._stored[slot][kind]))
+
+
+class RollingCache(KVCache):
+    """A `KVCache` whose layers with a window keep no more than the window: a ring of places.
+
+    Position p of such a layer goes to place p mod w and overwrites the token that has just left
+    the window. However long the text, the layer holds min(S, w) tokens, as `kv_cache_bytes`
+    counts. `sinks` more places keep the first tokens for good. Layers without a window are as in
+    `KVCache`.
+
+    Several new tokens at once need more: the first of them still reads what the last one would
+    overwrite. For up to `chunk` tokens per `append` the ring has chunk - 1 more places. A longer
+    append is fine until something would be overwritten.
+
+    `keys` and `values` return what is held, oldest first, so that `attention` with the layer's
+    window and these `sinks` gives what it gives on the full cache: a mask asks how far back a key
+    lies, and whether it is one of the first.
+
+    Raises: as `KVCache`; ValueError for negative sinks, a chunk below one, more new tokens than
+            the ring can take at once, and truncation after something was overwritten.
+    Source: Jiang et al. 2023, arXiv:2310.06825, sec. 2 (rolling buffer cache); Xiao et al. 2023,
+            arXiv:2309.17453, sec. 3.2 (sinks)
+
+    >>> import numpy as np
+    >>> from firsttoken.architectures import Architecture
+    >>> arch = Architecture("toy", 1, 8, 2, 1, 1, 16, 32, window=3)
+    >>> cache = RollingCache(arch, batch=1, capacity=1000, sinks=1)
+    >>> for position in range(9):
+    ...     cache.append(0, *np.full((2, 1, 1, 1, 1), float(position)))
+    >>> cache.length, cache.keys(0).ravel().tolist()
+    (9, [0.0, 6.0, 7.0, 8.0])
+    """
+
+    def __init__(
+        self,
+        arch: Architecture,
+        batch: int,
+        capacity: int,
+        dtype: str = "fp32",
+        sinks: int = 0,
+        chunk: int = 1,
+    ) -> None:
+        _check_size("sinks", sinks)
+        _check_size("chunk", chunk, at_least=1)
+        self.sinks, self.chunk = sinks, chunk
+        super().__init__(arch, batch, capacity, dtype)
+
+    def truncate(self, length: int) -> None:
+        """Forget all but the first `length` tokens; only while every token is still there."""
+        if any(held > room for held, room in zip(self._lengths, self._rooms, strict=True)):
+            raise ValueError(
+                f"length {length}: a window has dropped tokens that the shorter text would need"
+            )
+        super().truncate(length)
+
+    def _room(self, window: int | None) -> int:
+        if window is None:
+            return self.capacity
+        return min(self.capacity, self.sinks + window + self.chunk - 1)
+
+    def _places(self, slot: int, start: int, end: int) -> slice | np.ndarray:
+        import numpy as np
+
+        if end <= self._rooms[slot]:  # nothing to overwrite: places are positions
+            return slice(start, end)
+        ring = self._rooms[slot] - self.sinks  # no sink is among the new: a chunk fits behind them
+        return self.sinks + (np.arange(start, end) - self.sinks) % ring
+
+    def _held(self, slot: int) -> slice | np.ndarray:
+        import numpy as np
+
+        length, room = self._lengths[slot], self._rooms[slot]
+        if length <= room:
+            return slice(0, length)
+        oldest = length - (room - self.sinks)  # position of the oldest token in the ring
+        return np.append(np.arange(self.sinks), self._places(slot, oldest, length))
+
+    def _slot(self, layer: int, k: np.ndarray, v: np.ndarray | None) -> int:
+        slot = super()._slot(layer, k, v)
+        n_new = k.shape[2]
+        # Asked of all layers alike, so that a pass that one layer must refuse stops at the first.
+        if n_new > self.chunk and self._lengths[slot] + n_new > min(self._rooms):
+            raise ValueError(
+                f"{n_new} new tokens at once would overwrite what the first of them reads: "
+                f"expected at most chunk = {self.chunk}"
+            )
+        return slot
 
 
 def _stored_windows(arch: Architecture) -> list[int | None]:
