@@ -37,7 +37,7 @@ SECTIONS = [
     "References",
 ]
 MIN_CODE_CELLS, MAX_CODE_CELLS = 25, 40  # in view
-MAX_LINES, MAX_MEDIAN_LINES = 15, 6
+MAX_LINES, MAX_MEDIAN_LINES, MAX_COLUMNS = 15, 6, 88
 MIN_EXERCISES = 3
 # They tell a reader who is stuck that the fault is theirs.
 TACTLESS = re.compile(r"\b(simply|obviously|trivially|of course|clearly)\b", re.IGNORECASE)
@@ -138,6 +138,10 @@ def begins_with_its_title(chapter):
     return [] if ok else ["the first cell is not the title"]
 
 
+def widest(cell) -> int:
+    return max(map(len, cell.source.splitlines()), default=0)
+
+
 def has_enough_small_cells(chapter):
     # What is folded away (quizzes, checks, solutions, the drawing of figures) is not read in line.
     code = [cell for cell in chapter.code if not {"hide-input", "hide-cell"} & set(tags(cell))]
@@ -147,6 +151,7 @@ def has_enough_small_cells(chapter):
         complaints.append(f"{len(lines)} code cells")
     if lines and statistics.median(lines) > MAX_MEDIAN_LINES:
         complaints.append(f"median of {statistics.median(lines)} lines")
+    complaints += [f"{c.id}: wider than the site shows" for c in code if widest(c) > MAX_COLUMNS]
     return complaints + [f"{c.id}: empty" for c in chapter.code if not c.source.strip()]
 
 
@@ -447,6 +452,7 @@ BAD = {
     has_enough_small_cells: [
         add("x = 1\n" * 16),
         add(""),
+        add("x = 1  # " + "a" * 80),
         lambda c: c.notebook.update(cells=c.notebook.cells[:20]) or c,
         lambda c: [cell.update(source="x = 1\n" * 7) for cell in c.code if not tags(cell)] and c,
     ],
