@@ -1,19 +1,23 @@
 """Predict and measure decode steps of a Llama on this machine; write the ladder of errors.
 
-    python scripts/measure_decode.py            # writes data/measured/decode_<machine>.json
-    python scripts/measure_decode.py --quick    # fewer repeats, prints only
+    python scripts/measure_decode.py --runs 3 --held-out  # data/measured/decode_<machine>.json
+    python scripts/measure_decode.py --quick              # fewer repeats, prints only
 
-The rates come from `measure.this_machine(refresh=True)`, whose shapes are not the model's; the
-model is a Llama with random weights (`measure.LLAMA_100M`, or a preset by `--arch`). A GPU is used
-where there is one. Close other programs first: a busy machine is refused.
+A run is a calibration, `measure.this_machine(refresh=True)`, whose shapes are not the model's, and
+the decode steps after it. The model is a Llama with random weights (`measure.LLAMA_100M`, or a
+preset by `--arch`). A GPU is used where there is one. Close other programs first: nothing is
+written where one run found the machine busy, or at another speed than at its calibration.
 """
 
 import argparse
 import json
+import math
 import platform
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -26,6 +30,7 @@ from firsttoken.measure import (
     MachineProfile,
     Rung,
     decode_times,
+    drift,
     ladder,
     this_machine,
     uneven,
@@ -33,6 +38,9 @@ from firsttoken.measure import (
 
 ROOT = Path(__file__).parents[1]
 SEED = 0
+MAX_DRIFT = 0.10
+HELD_OUT = Architecture("held out", 8, 1024, 8, 2, 128, 2816, 49_152, tied_embeddings=True)
+"""A model that the way of predicting was not tried on while it was worked out."""
 
 
 def commit() -> str:
@@ -46,15 +54,42 @@ def commit() -> str:
     return said.stdout.strip()
 
 
-def report(
-    arch: Architecture,
-    profile: MachineProfile,
-    points: list[DecodePoint],
-    rungs: list[Rung],
-    rounds: int,
-    busy: str,
-) -> dict:
-    """Return everything that the figure needs and that makes the run repeatable."""
+def steps_of(arch: Architecture, profile: MachineProfile, points: list[DecodePoint]) -> dict:
+    """Return the measured steps of a model and what the profile says about them."""
+    return {
+        "points": [asdict(point) for point in points],
+        "ladder": [asdict(rung) for rung in ladder(arch, profile, points)],
+        "drift": drift(profile, points),
+    }
+
+
+def objections(profile: MachineProfile, *measured: Sequence[DecodePoint]) -> str:
+    """Say why a run should not be trusted; empty where nothing speaks against it."""
+    reasons = [profile.busy]
+    for points in measured:
+        reasons.append(uneven(point.spread for point in points))
+        changed = drift(profile, points)
+        if abs(changed) > MAX_DRIFT:
+            reasons.append(f"the machine ran at {1 + changed:.0%} of its calibrated speed")
+    return " and ".join(filter(None, reasons))
+
+
+def measured_run(arch: Architecture, rounds: int, device: str | None, held_out: bool) -> dict:
+    """Calibrate, decode, print the ladder, and return all that makes the run repeatable."""
+    profile = this_machine(refresh=True, device=device)
+    options = {"rounds": rounds, "device": device, "seed": SEED, "limit_s": math.inf}
+    points = decode_times(arch, **options)
+    print(table(points, ladder(arch, profile, points)))
+    run = {"profile": profile.as_dict()} | steps_of(arch, profile, points)
+    measured = [points]
+    if held_out:
+        # Other contexts, too.
+        others = decode_times(HELD_OUT, contexts=(256, 1024), **options)
+        print(table(others, ladder(HELD_OUT, profile, others)))
+        run["held_out"] = {"arch": asdict(HELD_OUT)} | steps_of(HELD_OUT, profile, others)
+        measured.append(others)
+    busy = objections(profile, *measured)
+    print(f"drift {run['drift']:+.1%};", f"busy: {busy}" if busy else "quiet", flush=True)
     return {
         "provenance": {
             "script": "scripts/measure_decode.py",
@@ -66,12 +101,8 @@ def report(
             "seed": SEED,
             "rounds": rounds,
             "busy": busy,
-        },
-        "arch": asdict(arch),
-        "profile": profile.as_dict(),
-        "points": [asdict(point) for point in points],
-        "ladder": [asdict(rung) for rung in rungs],
-    }
+        }
+    } | run
 
 
 def table(points: list[DecodePoint], rungs: list[Rung]) -> str:
@@ -87,6 +118,9 @@ def table(points: list[DecodePoint], rungs: list[Rung]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=1, help="calibrate and decode so many times")
+    parser.add_argument("--pause", type=float, default=0, help="seconds between two runs")
+    parser.add_argument("--held-out", action="store_true", help="a second model after the first")
     parser.add_argument("--quick", action="store_true", help="three repeats, nothing written")
     parser.add_argument("--arch", help="a preset of firsttoken.architectures with Llama's shape")
     parser.add_argument("--device", choices=["cpu", "cuda", "mps"])
@@ -95,19 +129,22 @@ def main() -> None:
     arch = LLAMA_100M if options.arch is None else ARCHITECTURES[options.arch]
     rounds = 3 if options.quick else 15
 
-    profile = this_machine(refresh=True, device=options.device)
-    points = decode_times(arch, rounds=rounds, device=options.device, seed=SEED)
-    rungs = ladder(arch, profile, points)
-    print(table(points, rungs))
-    busy = " and ".join(filter(None, (profile.busy, uneven(point.spread for point in points))))
+    runs = []
+    for i in range(options.runs):
+        if i:
+            time.sleep(options.pause)
+        run = measured_run(arch, rounds, options.device, options.held_out)
+        busy = run["provenance"]["busy"]
+        if busy and not (options.quick or options.even_if_busy):
+            sys.exit(f"nothing written, since run {i + 1} was disturbed: {busy}")
+        runs.append(run)
     if options.quick:
         return
-    if busy and not options.even_if_busy:
-        sys.exit(f"nothing written, since the machine was busy: {busy}")
-    machine = re.sub(r"[^a-z0-9]+", "-", profile.accelerator.name.lower()).strip("-")
-    path = ROOT / "data" / "measured" / f"decode_{machine}.json"
+    machine = runs[0]["provenance"]["machine"]
+    name = re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
+    path = ROOT / "data" / "measured" / f"decode_{name}.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(report(arch, profile, points, rungs, rounds, busy), indent=1) + "\n")
+    path.write_text(json.dumps({"arch": asdict(arch), "runs": runs}, indent=1) + "\n")
     print("written:", path.relative_to(ROOT))
 
 

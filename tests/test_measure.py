@@ -9,7 +9,7 @@ import math
 import subprocess
 import sys
 import warnings
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -25,9 +25,12 @@ from firsttoken.measure import (
     RUNGS,
     DecodePoint,
     MachineProfile,
+    Run,
     decode_times,
+    drift,
     ladder,
     predict_step,
+    stored_runs,
     this_machine,
 )
 from firsttoken.throughput import decode_step
@@ -37,11 +40,11 @@ TINY = measure._Sizes(
     d_model=32,
     d_ff=48,
     n_kv_heads=2,
-    group=2,
     head_dim=8,
     vocab_size=64,
     gemm=16,
     rows=(1, 3),
+    groups=(1, 2),
     contexts=(4, 32),
     rounds=3,
     depth=2,
@@ -71,8 +74,14 @@ def exact_profile(arch, batches, dtypes=("fp32",), kv=2e9, gemv=1e9, head=5e8, o
         layer_overhead_s=overhead,
         spread={"gemv": 0.01},
         provenance={"device": "cpu"},
+        read_bandwidth=3e9,
         head_bandwidth=dict.fromkeys(keys, head),
-        kv_read_s={(*key, n): 1e-5 + n / kv for key in keys for n in (1000, 50_000)},
+        kv_read_s={
+            (*key, group, n): 1e-5 + n / kv
+            for key in keys
+            for group in (1, 2, 3, 4)
+            for n in (1000, 50_000)
+        },
         overhead_s=dict.fromkeys(keys, overhead),
     )
 
@@ -90,16 +99,46 @@ def test_rates_are_the_bytes_that_a_kernel_must_move_over_its_time(ticked):
             assert ticked.head_bandwidth[dtype, rows] == 400_000 // head * head
         assert ticked.accelerator.peak(dtype) == 2 * 16**3
     assert ticked.accelerator.bandwidth == 2 * 400_000  # read once, written once
+    assert ticked.read_bandwidth == 400_000
+
+
+def test_the_read_bandwidth_is_that_of_the_faster_way(monkeypatch):
+    def interleaved(runs, rounds, *_):
+        return {key: [{"sum": 0.5, "dot": 0.2}.get(key[-1], 1.0)] * rounds for key in runs}
+
+    monkeypatch.setattr(measure, "_interleaved", interleaved)
+    profile = measure._measure(("fp32",), "cpu", TINY)
+    assert profile.read_bandwidth == pytest.approx(400_000 / 0.2)
+    assert profile.accelerator.bandwidth == 2 * 400_000
+
+
+def test_both_ways_read_the_whole_store():
+    """Ones everywhere: a sum and a dot product of halves count what they touched."""
+    tasks = measure._memory_tasks("cpu", TINY)
+    run, n_bytes = tasks["read", "dot"]
+    assert n_bytes == 400_000 == tasks["read", "sum"][1]
+    source = tasks["read", "sum"][0].__self__
+    source.fill_(1.0)
+    assert tasks["read", "sum"][0]() == 100_000 and run() == 50_000  # products of two
 
 
 def test_attention_is_timed_per_cache(ticked):
     """One second reads all copies; the table holds the time of one."""
     for dtype, width in (("fp32", 4), ("bf16", 2)):
-        for rows, context in itertools.product((1, 3), (4, 32)):
+        for rows, group, context in itertools.product((1, 3), (1, 2), (4, 32)):
             each = 2 * rows * 2 * context * 8 * width  # keys and values, K = 2 heads of 8
             assert each == kv_cache_bytes(ARCH.replace(n_layers=1), context, rows, dtype)
-            assert ticked.kv_read_s[dtype, rows, each] == 1 / (100_000 // each)
-    assert len(ticked.kv_read_s) == 8
+            assert ticked.kv_read_s[dtype, rows, group, each] == 1 / (100_000 // each)
+    assert len(ticked.kv_read_s) == 16
+
+
+def test_a_cache_beyond_a_quarter_of_the_store_is_read_all_the_same():
+    sizes = replace(TINY, contexts=(4, 1200))  # 3 rows: 460,800 bytes in fp32, beyond the store
+    with pytest.raises(ValueError, match="too small"):
+        measure._tasks("fp32", "cpu", sizes)
+    sizes = replace(TINY, contexts=(4, 700))  # 268,800 bytes: more than a quarter, less than all
+    run, n_bytes = measure._tasks("fp32", "cpu", sizes)["attention", "fp32", 3, 2, 268_800]
+    assert n_bytes == 268_800 and [tuple(y.shape) for y in run()] == [(3, 2, 2, 8)]
 
 
 def test_a_layer_costs_its_share_of_a_model_with_nothing_to_read(monkeypatch):
@@ -163,10 +202,27 @@ def test_one_hiccup_moves_neither_median_nor_spread_far(seconds, scale):
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_all_that_is_timed_lives_on_the_device(dtype):
     """On the meta device nothing is computed, but a tensor from elsewhere is an error."""
-    tasks = measure._tasks(dtype, "meta", TINY) | measure._copy_task("meta", TINY)
-    assert {key[0] for key in tasks} == {"gemv", "head", "gemm", "attention", "empty", "copy"}
+    tasks = measure._tasks(dtype, "meta", TINY) | measure._memory_tasks("meta", TINY)
+    assert {key[0] for key in tasks} == {
+        "gemv",
+        "head",
+        "gemm",
+        "attention",
+        "empty",
+        "copy",
+        "read",
+    }
     for run, _ in tasks.values():
         run()
+
+
+def test_controls_are_the_calibrations_own_products():
+    """The same matrices and the same rows, so that the rates may be compared."""
+    store = measure._working_set("fp32", "meta", TINY)
+    controls = measure._layer_products(store, "fp32", "meta", TINY, (1, 3))
+    tasks = measure._tasks("fp32", "meta", TINY)
+    of_layers = {key: amount for key, (_, amount) in tasks.items() if key[0] == "gemv"}
+    assert {key: amount for key, (_, amount) in controls.items()} == of_layers
 
 
 def test_carving_uses_every_element_once_at_most():
@@ -192,13 +248,17 @@ def test_the_measuring_shapes_are_not_the_models():
         assert sizes.d_model != LLAMA_100M.d_model and sizes.d_ff != LLAMA_100M.d_ff
         assert sizes.n_kv_heads != LLAMA_100M.n_kv_heads
         assert sizes.vocab_size != LLAMA_100M.vocab_size
-        assert {1, 4, 16} <= set(sizes.rows)
+        assert sizes.head_dim != LLAMA_100M.head_dim and sizes.depth != LLAMA_100M.n_layers
+        assert {1, 4, 16} <= set(sizes.rows) and 3 in sizes.groups
         assert not {128, 512, 2048} & set(sizes.contexts)
         # The largest of each kind fits into the working set, at four bytes and at two.
         n_elements = sizes.working_set_bytes // 4
         cache = 2 * max(sizes.rows) * sizes.n_kv_heads * max(sizes.contexts) * sizes.head_dim
         assert max(sizes.vocab_size * sizes.d_model, 2 * sizes.gemm**2) <= n_elements
-        assert cache <= n_elements // 4
+        assert cache <= n_elements
+        # No cache of the measured steps is larger than the largest of the calibration.
+        needed = kv_cache_bytes(LLAMA_100M.replace(n_layers=1), 2048, dtype="fp32") // 4
+        assert needed <= 2 * sizes.n_kv_heads * sizes.head_dim * max(sizes.contexts)
     assert LLAMA_100M.n_params == pytest.approx(100e6, rel=0.01)
 
 
@@ -213,7 +273,7 @@ def test_provenance_says_where_the_figures_come_from(ticked):
     assert ticked.provenance["device"] == "cpu" and not ticked.host_overlaps
     assert ticked.accelerator.name == ticked.provenance["machine"]
     assert set(ticked.spread.values()) == {0.0}
-    assert len(ticked.spread) == 1 + 2 * (1 + 2 * (2 + 2 + 2))
+    assert len(ticked.spread) == 3 + 2 * (1 + 2 * (2 + 4 + 2))
     assert replace(ticked, provenance={"device": "cuda"}).host_overlaps
 
 
@@ -244,7 +304,9 @@ def test_a_profile_survives_json(ticked):
     )
 
 
-@pytest.mark.parametrize("damage", ["gemv_bandwidth", "accelerator", "provenance", "spread"])
+@pytest.mark.parametrize(
+    "damage", ["gemv_bandwidth", "accelerator", "provenance", "spread", "read_bandwidth"]
+)
 def test_half_a_profile_is_refused(ticked, damage):
     data = ticked.as_dict()
     with pytest.raises(ValueError, match="no stored machine profile"):
@@ -259,7 +321,7 @@ def test_a_stored_profile_needs_no_torch(tmp_path, ticked):
     program = (
         "import json, sys; from firsttoken.measure import *\n"
         "profile = MachineProfile.from_dict(json.load(open(sys.argv[1])))\n"
-        "predict_step(LLAMA_100M, profile, 1, 10)\n"
+        "predict_step(LLAMA_100M.replace(n_kv_heads=6), profile, 1, 10)\n"
         "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program, path], check=True)
@@ -434,9 +496,25 @@ def test_more_context_is_never_predicted_to_be_faster(context, rung):
 def test_a_tiny_cache_costs_what_the_smallest_measured_one_does():
     """A line through two points may cross zero; the fixed cost of a call does not."""
     profile = exact_profile(ARCH, [1])
-    steep = replace(profile, kv_read_s={("fp32", 1, 1000): 1e-6, ("fp32", 1, 50_000): 1e-3})
-    assert measure._attention_s(steep, "fp32", 1, 10) == 1e-6
-    assert measure._attention_s(steep, "fp32", 1, 99_000) == pytest.approx(2e-3, rel=1e-3)
+    reads = {("fp32", 1, 2, 1000): 1e-6, ("fp32", 1, 2, 50_000): 1e-3}
+    steep = replace(profile, kv_read_s=reads)
+    assert measure._attention_s(steep, "fp32", 1, 2, 10) == 1e-6
+    assert measure._attention_s(steep, "fp32", 1, 2, 99_000) == pytest.approx(2e-3, rel=1e-3)
+
+
+def test_attention_goes_by_the_group():
+    """Twice the time for groups of four: heard by an architecture of groups of four only."""
+    profile = exact_profile(ARCH, [1])
+    slow = replace(
+        profile, kv_read_s={k: s * (1 + (k[2] == 4)) for k, s in profile.kv_read_s.items()}
+    )
+    by_four = ARCH.replace(n_heads=8)  # on two KV heads
+    assert predict_step(ARCH, slow, 1, 900) == predict_step(ARCH, profile, 1, 900)
+    cache = kv_cache_bytes(by_four, 900, 1, "fp32")
+    extra = predict_step(by_four, slow, 1, 900) - predict_step(by_four, profile, 1, 900)
+    assert extra == pytest.approx(by_four.n_layers * 1e-5 + cache / 2e9)
+    with pytest.raises(ValueError, match=r"not measured for fp32 × 1 in groups of 5"):
+        predict_step(ARCH.replace(n_heads=10), profile, 1, 900)
 
 
 @pytest.mark.parametrize("rung", ["overhead", "rows"])
@@ -483,7 +561,7 @@ def test_what_cannot_be_predicted_is_refused(arguments, message):
 def points_of(profile, factor, dtypes=("fp32", "bf16")):
     """Steps that the machine takes `factor[dtype]` times as long for as predicted."""
     return [
-        DecodePoint(d, b, c, factor[d] * predict_step(ARCH, profile, b, c, d), spread=0.0)
+        DecodePoint(d, b, c, factor[d] * predict_step(ARCH, profile, b, c, d), 0.0, 1e9)
         for d in dtypes
         for b in (1, 4)
         for c in (10, 100, 1000)
@@ -521,13 +599,92 @@ def test_anchors_do_not_count_as_predictions():
 def test_a_ladder_needs_something_to_predict():
     profile = exact_profile(ARCH, [1])
     with pytest.raises(ValueError, match="points hold 1 of fp32, expected at least 2"):
-        ladder(ARCH, profile, [DecodePoint("fp32", 1, 10, 1.0, 0.0)])
+        ladder(ARCH, profile, [DecodePoint("fp32", 1, 10, 1.0, 0.0, 1e9)])
+
+
+# --- drift
+
+
+@given(speed=st.floats(0.2, 5), hiccup=st.floats(0.01, 100))
+def test_drift_is_what_all_controls_share(speed, hiccup):
+    """A machine at `speed` of its calibration, whatever one control of six did."""
+    dtypes, batches = ("fp32", "bf16"), (1, 4, 16)
+    profile = exact_profile(ARCH, batches, dtypes)  # at 1e9 bytes/s
+    points = [
+        DecodePoint(d, b, c, 1.0, 0.0, 1e9 * speed)
+        for d, b in itertools.product(dtypes, batches)
+        for c in (10, 100)
+    ]
+    assert drift(profile, points) == pytest.approx(speed - 1)
+    odd = [
+        replace(p, control_bandwidth=1e9 * hiccup) if (p.dtype, p.batch) == ("bf16", 4) else p
+        for p in points
+    ]
+    assert drift(profile, odd) == pytest.approx(speed - 1)
+
+
+def test_drift_compares_each_product_with_its_own_calibration():
+    """Batches differ tenfold in rate, which is no drift."""
+    profile = exact_profile(ARCH, [1, 4])
+    uneven = replace(profile, gemv_bandwidth={("fp32", 1): 1e9, ("fp32", 4): 1e8})
+    points = [DecodePoint("fp32", 1, 10, 1.0, 0.0, 9e8), DecodePoint("fp32", 4, 10, 1.0, 0.0, 9e7)]
+    assert drift(uneven, points) == pytest.approx(-0.1)
+    # Three contexts of one batch are one control, not three: a mean of two, not of four.
+    many = [replace(points[0], context=c, control_bandwidth=1e9) for c in (1, 2, 3)]
+    assert drift(uneven, [*many, points[1]]) == pytest.approx(-0.05)
+
+
+def test_drift_needs_a_calibrated_point():
+    profile = exact_profile(ARCH, [1])
+    with pytest.raises(ValueError, match="points are empty"):
+        drift(profile, [])
+    with pytest.raises(ValueError, match="got fp32 × 3"):
+        drift(profile, [DecodePoint("fp32", 3, 10, 1.0, 0.0, 1e9)])
+
+
+def test_a_machine_that_slows_down_after_its_calibration_is_found(monkeypatch):
+    """The clock of the steps runs at twice the speed: all takes twice as long, evenly."""
+    monkeypatch.setattr(measure, "_sizes_for", lambda device: TINY)
+    profile = measure._measure(("fp32",), "cpu", TINY, ticking(0.5))
+    points = decode_times(ARCH, ("fp32",), (1, 3), (5, 9), 3, "cpu", clock=ticking(1.0))
+    assert drift(profile, points) == pytest.approx(-0.5)
+    assert measure.uneven(p.spread for p in points) == ""  # which repeats do not tell
+
+
+# --- stored runs
+
+
+def test_stored_runs_come_back_whole(tmp_path, ticked):
+    points = [DecodePoint("fp32", b, 10, 0.1 * b, 0.01, 1e9) for b in (1, 3)]
+    other = ARCH.replace(name="other", n_layers=5)
+    stored = {
+        "provenance": {"seed": 0},
+        "profile": ticked.as_dict(),
+        "points": [asdict(p) for p in points],
+    }
+    held_out = {"arch": asdict(other), "points": [asdict(points[0])]}
+    path = tmp_path / "runs.json"
+    runs = [stored, stored | {"held_out": held_out}]
+    path.write_text(json.dumps({"arch": asdict(ARCH), "runs": runs}))
+    first, second = stored_runs(path)
+    assert first == Run(ARCH, ticked, tuple(points), {"seed": 0})
+    assert second.held_out == Run(other, ticked, tuple(points[:1]), {"seed": 0})
+    assert replace(second, held_out=None) == first
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"arch": {}, "runs": [{}]}', '{"runs": 3}'])
+def test_a_file_of_another_kind_is_refused(tmp_path, content):
+    path = tmp_path / "runs.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"runs\.json holds no measured runs"):
+        stored_runs(path)
 
 
 # --- one real run, tiny, whose times are not looked at
 
 
-def test_a_whole_run(ticked):
+def test_a_whole_run(ticked, monkeypatch):
+    monkeypatch.setattr(measure, "_sizes_for", lambda device: TINY)
     points = decode_times(ARCH, ("fp32", "bf16"), (1, 3), (1, 9), rounds=2, device="cpu")
     assert [(p.dtype, p.batch, p.context) for p in points] == list(
         itertools.product(("fp32", "bf16"), (1, 3), (1, 9))
@@ -535,11 +692,12 @@ def test_a_whole_run(ticked):
     assert all(p.step_s > 0 and p.spread >= 0 for p in points)
     profile = measure._measure(("fp32", "bf16"), "cpu", TINY)
     assert all(math.isfinite(r.mean_abs_error) for r in ladder(ARCH, profile, points))
+    assert math.isfinite(drift(profile, points))
     assert profile.gemv_bandwidth.keys() == ticked.gemv_bandwidth.keys()
     assert profile.provenance["core_share"] > 0
 
 
-def test_a_measured_step_leaves_its_cache_as_it_was():
+def test_a_measured_step_leaves_its_cache_as_it_was(monkeypatch):
     """Each repeat attends to `context` tokens, the new one among them, and no more."""
     seen = []
 
@@ -551,5 +709,15 @@ def test_a_measured_step_leaves_its_cache_as_it_was():
 
     measure._repeated(lambda tokens, cache: seen.append("step"), None, Cache(), 2)()
     assert seen == ["step", 7, "step", 7]
+    monkeypatch.setattr(measure, "_sizes_for", lambda device: TINY)
     ticks = decode_times(ARCH, ("fp32",), (2,), (5,), 3, "cpu", clock=ticking(0.25))
-    assert ticks == [DecodePoint("fp32", 2, 5, 0.25, 0.0)]
+    layer = 32 * (2 * 32 + 2 * 16 + 3 * 48) * 4
+    assert ticks == [DecodePoint("fp32", 2, 5, 0.25, 0.0, 400_000 // layer * layer / 0.25)]
+
+
+def test_steps_stop_at_their_limit_but_not_before_one_round(monkeypatch):
+    monkeypatch.setattr(measure, "_sizes_for", lambda device: TINY)
+    calls = []
+    monkeypatch.setattr(measure, "_repeated", lambda *_: lambda: calls.append(1))
+    (point,) = decode_times(ARCH, ("fp32",), (2,), (5,), 9, "cpu", clock=ticking(), limit_s=0)
+    assert len(calls) == 2 and point.step_s == 1.0  # one untimed call, one round

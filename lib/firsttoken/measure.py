@@ -2,11 +2,13 @@
 
 `this_machine` measures copies, matrix products, reads of a cache and the cost of a layer that has
 nothing to read. `predict_step` turns those into the time of a decode step; `decode_times` measures
-the step itself; `ladder` puts the two side by side.
+the step itself; `ladder` puts the two side by side, and `drift` says whether the machine was still
+as fast as at its calibration.
 
 PyTorch is loaded when something is measured: a stored profile is read without it.
 """
 
+import itertools
 import json
 import math
 import os
@@ -45,7 +47,7 @@ RUNGS = ("bandwidth", "roofline", "overhead", "rows")
 """The rungs of `predict_step`; `ladder` adds "anchor"."""
 
 _DTYPES = MappingProxyType({"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"})
-_FORMAT = 1  # of stored profiles; another number makes a stored one foreign
+_FORMAT = 2  # of stored profiles; another number makes a stored one foreign
 
 
 @dataclass(frozen=True)
@@ -55,16 +57,19 @@ class MachineProfile:
     `accelerator` holds the rate of large matrix products per dtype and the bandwidth of a copy
     (bytes read plus bytes written). The tables are by dtype and rows, the sequences that share one
     read of the weights. Kernels change with the row count and their rates jump, so that nothing is
-    interpolated: a row count that was not measured has no rate.
+    interpolated: a row count that was not measured has no rate. In attention the query heads that
+    share a KV head (the group) are rows, too.
 
     - `gemv_bandwidth[dtype, rows]`: bytes of weights per second in the matrices of a layer
     - `head_bandwidth[dtype, rows]`: the same for a matrix as tall as a vocabulary
     - `kv_bandwidth`: bytes of keys and values per second, one figure for all
-    - `kv_read_s[dtype, batch, n_bytes]`: seconds for the attention of one layer over that cache
+    - `kv_read_s[dtype, batch, group, n_bytes]`: seconds for one layer's attention over that cache
     - `layer_overhead_s`: seconds that each layer takes of a step in a model with next to nothing to
       read (embedding and last norm included), one figure for all. On a CPU without the calls of
       products and attention, whose cost is in the rates; on a GPU with them
     - `overhead_s[dtype, rows]`: the same per dtype and rows
+    - `read_bandwidth`: bytes per second where memory is only read, as a decode step does (the
+      faster of a sum and a dot product)
     - `spread`: per measured quantity, the interquartile range of its repeats over their median
     - `provenance`: the machine, versions, date, sizes and repeats behind the figures
 
@@ -77,8 +82,9 @@ class MachineProfile:
     layer_overhead_s: float
     spread: Mapping[str, float]
     provenance: Mapping[str, Any]
+    read_bandwidth: float
     head_bandwidth: Mapping[tuple[str, int], float] = field(default_factory=dict)
-    kv_read_s: Mapping[tuple[str, int, int], float] = field(default_factory=dict)
+    kv_read_s: Mapping[tuple[str, int, int, int], float] = field(default_factory=dict)
     overhead_s: Mapping[tuple[str, int], float] = field(default_factory=dict)
 
     @property
@@ -146,32 +152,48 @@ _MAX_SPREAD, _MIN_CORE_SHARE = 0.20, 0.85
 
 @dataclass(frozen=True)
 class _Sizes:
-    """What is measured with: shapes near a small model's, and no shape of `LLAMA_100M`."""
+    """What is measured with: shapes near a small model's, and no shape of `LLAMA_100M`.
+
+    What it shares with models are the numbers of rows: `rows` of products, `groups` of attention.
+    The larger of the caches exceeds that of `LLAMA_100M` at 2,048 tokens.
+    """
 
     working_set_bytes: int = 400_000_000  # beyond any cache; a set that fits looks twice as fast
     d_model: int = 896
     d_ff: int = 2432
-    n_kv_heads: int = 2
-    group: int = 3
-    head_dim: int = 64
+    n_kv_heads: int = 3
+    head_dim: int = 80
     vocab_size: int = 24_576
     gemm: int = 2048
-    rows: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 32)
-    contexts: tuple[int, ...] = (192, 1536)
+    rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    groups: tuple[int, ...] = (1, 3, 4, 8)
+    contexts: tuple[int, ...] = (192, 2240)
     rounds: int = 5
-    depth: int = 12  # of the model that has nothing to read
+    depth: int = 10  # of the model that has nothing to read
 
 
 # A GPU runs the small shapes in less time than a launch takes.
 _GPU_SIZES = _Sizes(
-    2_000_000_000, d_model=3584, d_ff=9728, n_kv_heads=6, head_dim=128, vocab_size=98_304, gemm=8192
+    2_000_000_000,
+    d_model=3584,
+    d_ff=9728,
+    n_kv_heads=6,
+    vocab_size=98_304,
+    gemm=8192,
+    contexts=(192, 4416),
 )
+
+
+def _sizes_for(device: str) -> _Sizes:
+    return _Sizes() if device == "cpu" else _GPU_SIZES
 
 
 def this_machine(
     dtypes: Sequence[str] = ("fp32", "bf16"), refresh: bool = False, device: str | None = None
 ) -> MachineProfile:
     """Return what this machine reaches, measured once in under a minute and then remembered.
+
+    On a CPU it takes 2 GB of memory for that time.
 
     The result is kept in the user's cache folder, for this processor, number of threads and
     version of PyTorch; `refresh=True` measures again. `device` is "cpu", "cuda" or "mps"; None
@@ -185,7 +207,7 @@ def this_machine(
     if not dtypes or any(dtype not in _DTYPES for dtype in dtypes):
         raise ValueError(f"dtypes must be some of {', '.join(_DTYPES)}, got {dtypes}")
     device = _device(device)
-    sizes = _Sizes() if device == "cpu" else _GPU_SIZES
+    sizes = _sizes_for(device)
     identity = _identity(device) | {"dtypes": list(dtypes), "sizes": _listed(sizes)}
     key = sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     path = _cache_folder() / f"machine-{key}.json"
@@ -223,8 +245,8 @@ def predict_step(
     The parts follow one another on a CPU. A GPU works while the host prepares: the longer counts.
 
     Units:  seconds
-    Raises: ValueError for an unknown rung, a batch or context below one, a dtype or row count that
-            was not measured, and models with experts or latent attention.
+    Raises: ValueError for an unknown rung, a batch or context below one, a dtype, row count or
+            group that was not measured, and models with experts or latent attention.
     """
     if rung not in RUNGS:
         raise ValueError(f"rung {rung!r} is unknown; expected one of {', '.join(RUNGS)}")
@@ -245,10 +267,11 @@ def predict_step(
     else:
         head_bytes = arch.vocab_size * arch.d_model * width
         layer_bytes = arch.n_active_params * width - head_bytes
+        group = arch.n_heads // arch.n_kv_heads
         work = (
             layer_bytes / _rate(profile.gemv_bandwidth, "gemv_bandwidth", dtype, batch)
             + head_bytes / _rate(profile.head_bandwidth, "head_bandwidth", dtype, batch)
-            + n_layers * _attention_s(profile, dtype, batch, cache_bytes / n_layers)
+            + n_layers * _attention_s(profile, dtype, batch, group, cache_bytes / n_layers)
         )
         host = n_layers * _rate(profile.overhead_s, "overhead_s", dtype, batch)
     return max(work, host) if profile.host_overlaps else work + host
@@ -258,7 +281,11 @@ def predict_step(
 class DecodePoint:
     """A measured decode step: the median of interleaved repeats, and their relative spread.
 
-    `context` counts the attended tokens, the new one included.
+    `context` counts the attended tokens, the new one included. `control_bandwidth` is the rate of
+    the calibration's own product for this dtype and batch, between the repeats of the steps: what
+    `drift` compares with the calibration.
+
+    Units:  seconds, bytes/s; spread is a fraction.
     """
 
     dtype: str
@@ -266,6 +293,7 @@ class DecodePoint:
     context: int
     step_s: float
     spread: float
+    control_bandwidth: float
 
 
 def decode_times(
@@ -277,20 +305,24 @@ def decode_times(
     device: str | None = None,
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
+    limit_s: float = 90.0,
 ) -> list[DecodePoint]:
     """Measure decode steps of a Llama with random weights, at every dtype, batch and context.
 
-    Every round visits all points once, so that a slow minute of the machine hits all alike.
-    The caches of all points are held at once.
+    Every round visits all points once, so that a slow minute of the machine hits all alike: the
+    steps, and the products of the calibration that run beside them. After `limit_s` no further
+    round begins. The caches of all points are held at once; as called here, 4 GB of memory.
 
     Raises: ValueError for a device that is not here and an architecture that is no Llama.
     """
     import torch
 
     device = _device(device)
-    wait = _wait(device)
-    steps = {}
+    sizes = _sizes_for(device)
+    steps, controls = {}, {}
     for dtype in dtypes:
+        store = _working_set(dtype, device, sizes)
+        controls |= _layer_products(store, dtype, device, sizes, batches)
         model = _random_llama(arch, dtype, device, seed)
         for batch in batches:
             for context in contexts:
@@ -298,8 +330,33 @@ def decode_times(
                 _fill(cache, arch, batch, context - 1, seed)
                 tokens = torch.zeros(batch, 1, dtype=torch.long, device=device)
                 steps[dtype, batch, context] = _repeated(model, tokens, cache, 1)
-    times = _interleaved(steps, rounds, wait, clock, "decode steps")
-    return [DecodePoint(*key, *_median_and_spread(times[key])) for key in steps]
+    runs = steps | {key: run for key, (run, _) in controls.items()}
+    times = _interleaved(runs, rounds, _wait(device), clock, "decode steps", limit_s)
+    points = []
+    for key in steps:
+        control = "gemv", *key[:2]
+        bandwidth = controls[control][1] / _median_and_spread(times[control])[0]
+        points.append(DecodePoint(*key, *_median_and_spread(times[key]), bandwidth))
+    return points
+
+
+def drift(profile: MachineProfile, points: Sequence[DecodePoint]) -> float:
+    """Return how much faster than at its calibration the machine was while it decoded.
+
+    A machine that others use, or that grows hot, is not the one that was calibrated. Repeats do not
+    show it where the change stays. So the calibration's own products ran again beside the steps:
+    the median of their rates over the calibrated ones, minus one. At -0.03 the machine ran at 97 %
+    of its calibrated speed.
+
+    Raises: ValueError for no points, and for a dtype or batch that was not calibrated.
+    """
+    controls = {(point.dtype, point.batch, point.control_bandwidth) for point in points}
+    if not controls:
+        raise ValueError("points are empty, expected at least one")
+    return statistics.median(
+        rate / _rate(profile.gemv_bandwidth, "gemv_bandwidth", dtype, batch) - 1
+        for dtype, batch, rate in controls
+    )
 
 
 @dataclass(frozen=True)
@@ -350,6 +407,45 @@ def ladder(
     return rungs
 
 
+@dataclass(frozen=True)
+class Run:
+    """One calibration of a machine and the decode steps that were measured after it.
+
+    `held_out` has the same profile and the steps of another model, at which nobody looked while
+    the way of predicting was worked out.
+    """
+
+    arch: Architecture
+    profile: MachineProfile
+    points: tuple[DecodePoint, ...]
+    provenance: Mapping[str, Any]
+    held_out: "Run | None" = None
+
+
+def stored_runs(path: str | Path) -> list[Run]:
+    """Read the runs of one machine, as `scripts/measure_decode.py` writes them.
+
+    Raises: ValueError for a file of another kind; OSError where there is none.
+    """
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        return [_run(data["arch"], stored) for stored in data["runs"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"path {path} holds no measured runs: {error!r}") from error
+
+
+def _run(arch: Mapping[str, Any], stored: Mapping[str, Any]) -> Run:
+    profile = MachineProfile.from_dict(stored["profile"])
+
+    def run(arch: Mapping[str, Any], points: list, held_out: Run | None) -> Run:
+        steps = tuple(DecodePoint(**point) for point in points)
+        return Run(Architecture(**arch), profile, steps, stored["provenance"], held_out)
+
+    other = stored.get("held_out")
+    held_out = None if other is None else run(other["arch"], other["points"], None)
+    return run(arch, stored["points"], held_out)
+
+
 # --- predicting
 
 
@@ -360,13 +456,15 @@ def _rate(table: Mapping[tuple[str, int], float], name: str, dtype: str, rows: i
     return table[dtype, rows]
 
 
-def _attention_s(profile: MachineProfile, dtype: str, batch: int, n_bytes: float) -> float:
+def _attention_s(
+    profile: MachineProfile, dtype: str, batch: int, group: int, n_bytes: float
+) -> float:
     """Return the time of one layer's attention: a line through the smallest and largest cache."""
-    sizes = sorted(n for d, b, n in profile.kv_read_s if (d, b) == (dtype, batch))
-    if len(sizes) < 2:
-        raise ValueError(f"kv_read_s was not measured for {dtype} × {batch}")
-    small, large = sizes[0], sizes[-1]
-    at_small, at_large = (profile.kv_read_s[dtype, batch, size] for size in (small, large))
+    key = dtype, batch, group
+    times = sorted((k[3], seconds) for k, seconds in profile.kv_read_s.items() if k[:3] == key)
+    if len(times) < 2:
+        raise ValueError(f"kv_read_s was not measured for {dtype} × {batch} in groups of {group}")
+    (small, at_small), (large, at_large) = times[0], times[-1]
     slope = (at_large - at_small) / (large - small)
     # Below the smallest size a fixed cost decides, which a line may put at less than nothing.
     return at_small + slope * max(0, n_bytes - small)
@@ -390,7 +488,7 @@ def _measure(
     for dtype in dtypes:
         tasks = _tasks(dtype, device, sizes)
         if dtype == dtypes[0]:
-            tasks |= _copy_task(device, sizes)
+            tasks |= _memory_tasks(device, sizes)
             if device == "cpu":
                 share = _core_share(tasks["copy",][0])
         amounts |= {key: amount for key, (_, amount) in tasks.items()}
@@ -409,8 +507,8 @@ def _measure(
             called = taken["calls", *key[1:]][0] if device == "cpu" else 0.0
             overhead[key[1:]] = max(0.0, seconds / _STEPS - called) / sizes.depth
     reads = {key: value for key, value in taken.items() if key[0] == "attention"}
-    largest = {dtype: max(key[3] for key in reads if key[1] == dtype) for dtype in dtypes}
-    at_largest = [key for key in reads if key[3] == largest[key[1]]]
+    largest = {dtype: max(key[4] for key in reads if key[1] == dtype) for dtype in dtypes}
+    at_largest = [key for key in reads if key[4] == largest[key[1]]]
     accelerator = Accelerator(
         _name(device),
         {key[0]: rate for key, rate in rates("gemm").items()},
@@ -433,9 +531,10 @@ def _measure(
             "core_share": share,
             "load_average": _load_average(),
         },
+        read_bandwidth=max(rates("read").values()),
         head_bandwidth=rates("head"),
         kv_read_s={
-            key[1:]: seconds / _copies(amounts[key], key[3]) for key, (seconds, _) in reads.items()
+            key[1:]: seconds / _copies(amounts[key], key[4]) for key, (seconds, _) in reads.items()
         },
         overhead_s=overhead,
     )
@@ -448,41 +547,32 @@ _STEPS = 5  # of the model with nothing to read, timed together: one alone is ne
 def _tasks(dtype: str, device: str, sizes: _Sizes) -> dict[tuple, tuple[Callable, float]]:
     """Return what is timed for one dtype: (kind, dtype, …) to a function and its bytes or FLOPs."""
     import torch
-    from torch.nn.functional import linear, scaled_dot_product_attention
+    from torch.nn.functional import scaled_dot_product_attention
 
-    width = bytes_per_element(dtype)
-    store = _noise(sizes.working_set_bytes // width, dtype, device)
+    store = _working_set(dtype, device, sizes)
     tasks: dict[tuple, tuple[Callable, float]] = {}
-
-    def products(matrices: list, rows: int) -> Callable:
-        inputs = {w.shape[1]: _noise(rows * w.shape[1], dtype, device) for w in matrices}
-        inputs = {n: x.view(rows, n) for n, x in inputs.items()}
-        return lambda: [linear(inputs[w.shape[1]], w) for w in matrices]
-
-    d, f, kv = sizes.d_model, sizes.d_ff, sizes.n_kv_heads * sizes.head_dim
-    layer = [(d, d), (kv, d), (kv, d), (d, d), (f, d), (f, d), (d, f)]
-    for kind, shapes in (("gemv", layer), ("head", [(sizes.vocab_size, d)])):
-        matrices = _carve(store, shapes)
-        for rows in sizes.rows:
-            n_bytes = sum(w.nbytes for w in matrices)
-            tasks[kind, dtype, rows] = products(matrices, rows), n_bytes
+    tasks |= _layer_products(store, dtype, device, sizes, sizes.rows)
+    vocabularies = _carve(store, [(sizes.vocab_size, sizes.d_model)])
+    for rows in sizes.rows:
+        tasks["head", dtype, rows] = _products(vocabularies, rows, dtype, device)
 
     n = sizes.gemm
     a, b = (w for w in _carve(store[: 2 * n * n], [(n, n)]))
     tasks["gemm", dtype] = lambda: a @ b, 2 * n**3
 
-    k, g, h = sizes.n_kv_heads, sizes.group, sizes.head_dim
-    for rows in sizes.rows:
-        q = _noise(rows * k * g * h, dtype, device).view(rows, k, g, h)
-        for context in sizes.contexts:
-            # A quarter of the store is past most caches, and keeps the sum of times short.
-            caches = _carve(store[: store.numel() // 4], [(2, rows, k, context, h)])
+    k, h = sizes.n_kv_heads, sizes.head_dim
+    for rows, context in itertools.product(sizes.rows, sizes.contexts):
+        shape = (2, rows, k, context, h)
+        # A quarter of the store is past most caches, and keeps the sum of times short.
+        caches = _carve(store[: max(store.numel() // 4, math.prod(shape))], [shape])
+        n_bytes = sum(cache.nbytes for cache in caches)
+        for g in sizes.groups:
+            q = _noise(rows * k * g * h, dtype, device).view(rows, k, g, h)
 
             def attend(q=q, caches=caches):
                 return [scaled_dot_product_attention(q, keys, values) for keys, values in caches]
 
-            n_bytes = sum(cache.nbytes for cache in caches)
-            tasks["attention", dtype, rows, caches[0].nbytes] = attend, n_bytes
+            tasks["attention", dtype, rows, g, caches[0].nbytes] = attend, n_bytes
 
     empty = Architecture("nothing to read", sizes.depth, 64, 4, 2, 16, 128, 128, True)
     model = _random_llama(empty, dtype, device, 0)
@@ -494,6 +584,35 @@ def _tasks(dtype: str, device: str, sizes: _Sizes) -> dict[tuple, tuple[Callable
         if device == "cpu":
             tasks["calls", dtype, rows] = _calls(model, rows, dtype), 0
     return tasks
+
+
+def _working_set(dtype: str, device: str, sizes: _Sizes) -> "torch.Tensor":
+    return _noise(sizes.working_set_bytes // bytes_per_element(dtype), dtype, device)
+
+
+def _layer_products(
+    store: "torch.Tensor", dtype: str, device: str, sizes: _Sizes, row_counts: Iterable[int]
+) -> dict[tuple, tuple[Callable, float]]:
+    """Return the products of layers that use up the store, for each number of rows."""
+    d, f, kv = sizes.d_model, sizes.d_ff, sizes.n_kv_heads * sizes.head_dim
+    matrices = _carve(store, [(d, d), (kv, d), (kv, d), (d, d), (f, d), (f, d), (d, f)])
+    return {("gemv", dtype, rows): _products(matrices, rows, dtype, device) for rows in row_counts}
+
+
+def _products(
+    matrices: list["torch.Tensor"], rows: int, dtype: str, device: str
+) -> tuple[Callable, float]:
+    """Return a function that multiplies rows with every matrix, and the bytes of the matrices."""
+    from torch.nn.functional import linear
+
+    inputs = {w.shape[1]: _noise(rows * w.shape[1], dtype, device) for w in matrices}
+    inputs = {n: x.view(rows, n) for n, x in inputs.items()}
+
+    def run() -> None:
+        for w in matrices:
+            linear(inputs[w.shape[1]], w)
+
+    return run, sum(w.nbytes for w in matrices)
 
 
 def _calls(model, rows: int, dtype: str) -> Callable[[], None]:
@@ -516,10 +635,16 @@ def _calls(model, rows: int, dtype: str) -> Callable[[], None]:
     return run
 
 
-def _copy_task(device: str, sizes: _Sizes) -> dict[tuple, tuple[Callable, float]]:
-    source = _noise(sizes.working_set_bytes // 4, "fp32", device)
+def _memory_tasks(device: str, sizes: _Sizes) -> dict[tuple, tuple[Callable, float]]:
+    """Return a copy, whose bytes count twice (read and written), and two ways to only read."""
+    source = _noise(sizes.working_set_bytes // 8 * 2, "fp32", device)
     target = source.clone()
-    return {("copy",): (lambda: target.copy_(source), 2 * source.nbytes)}
+    halves = source.view(2, -1)
+    return {
+        ("copy",): (lambda: target.copy_(source), 2 * source.nbytes),
+        ("read", "sum"): (source.sum, source.nbytes),
+        ("read", "dot"): (lambda: halves[0].dot(halves[1]), source.nbytes),
+    }
 
 
 def _carve(store: "torch.Tensor", shapes: list[tuple[int, ...]]) -> list["torch.Tensor"]:
