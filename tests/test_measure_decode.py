@@ -40,6 +40,7 @@ PROFILE = MachineProfile(
     overhead_s=dict.fromkeys(KEYS, 2e-4),
 )
 POINTS = [DecodePoint("fp32", b, c, 0.03 + 0.001 * b, 0.02, 9.7e9) for b in (1, 4) for c in (9, 99)]
+OTHERS = [dataclasses.replace(point, context=point.context + 1) for point in POINTS]
 SLOW = [dataclasses.replace(point, control_bandwidth=8.9e9) for point in POINTS]
 
 
@@ -47,7 +48,7 @@ SLOW = [dataclasses.replace(point, control_bandwidth=8.9e9) for point in POINTS]
 def run(monkeypatch, tmp_path):
     """The script's main, with these measurements, in a tree of its own; returns what was called."""
 
-    def main(*arguments, profile=PROFILE, points=POINTS, others=POINTS):
+    def main(*arguments, profile=PROFILE, points=POINTS, others=OTHERS):
         calls = []
 
         def calibrate(**_):
@@ -85,6 +86,7 @@ def test_the_file_gives_back_all_that_the_ladder_needs(run, tmp_path, capsys):
     for one, data in zip(loaded, stored["runs"], strict=True):
         assert (one.arch, one.profile, list(one.points)) == (LLAMA_100M, PROFILE, POINTS)
         assert one.held_out.arch == measure_decode.HELD_OUT
+        assert list(one.held_out.points) == OTHERS
         for part, of_part in ((one, data), (one.held_out, data["held_out"])):
             again = [dataclasses.asdict(r) for r in ladder(part.arch, part.profile, part.points)]
             assert json.loads(json.dumps(again)) == of_part["ladder"]
