@@ -1,5 +1,6 @@
 """The token loop: predict, choose, append, until something says stop."""
 
+import math
 import operator
 import time
 from collections.abc import Callable, Sequence
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from firsttoken.constrained import Constraint, keep_allowed
 from firsttoken.kv_cache import KVCache
 from firsttoken.llama import rotate
 from firsttoken.sampling import SamplingParams, draw, next_token_distribution
@@ -41,6 +43,8 @@ def generate(
     on_token: Callable[[int], object] | None = None,
     tokenizer: Tokenizer | None = None,
     ignore_eos: bool = False,
+    constraint: Constraint | None = None,
+    close_in_time: bool = False,
 ) -> Generation:
     """Continue a prompt by one token at a time, with the model of either backend.
 
@@ -50,16 +54,31 @@ def generate(
     `on_token` is called with each new id as soon as it is chosen. Stop strings in `params` need
     the `tokenizer`. `ignore_eos` goes on after the end of the text, to measure a fixed length.
 
+    A `constraint` masks the logits before anything else looks at them; it is left as it was. The
+    new text is valid if it ended with "eos". If it was cut ("length", "context", "stop"), it is
+    the beginning of a valid one, unless `close_in_time`: then the mask leaves only tokens after
+    which the text can still be completed within max_tokens and the context.
+
     Shapes: prompt_ids: a list of at least one id
     Units:  times in seconds
-    Raises: ValueError for an empty prompt, one that fills the context, ids out of range, and
-            stop strings without a tokenizer.
+    Raises: ValueError for an empty prompt, one that fills the context, ids out of range, stop
+            strings without a tokenizer, a constraint under ignore_eos or that allows no token,
+            and too few tokens to close_in_time.
     """
     start_s = time.perf_counter()
     ids = [operator.index(i) for i in prompt_ids]
     n_prompt, limit = len(ids), _limit(model, len(ids), params)
     if params.stop and tokenizer is None:
         raise ValueError(f"stop {params.stop} needs a tokenizer, to see the text; got None")
+    if constraint is not None:
+        constraint = constraint.copy()
+        if ignore_eos:
+            raise ValueError("ignore_eos must be False with a constraint: valid texts end")
+        if close_in_time and constraint.min_tokens() > limit - n_prompt:
+            raise ValueError(
+                f"max_tokens and context leave {limit - n_prompt} tokens, but to close_in_time "
+                f"may take {constraint.min_tokens()}"
+            )
     rng = np.random.default_rng(params.seed)
     eos_ids = () if ignore_eos else model.eos_ids
     text = None if tokenizer is None else _Text(tokenizer, params.stop)
@@ -71,9 +90,14 @@ def generate(
         logits = np.asarray(model([ids[seen:]], cache))[0, -1]  # [V]
         if not times:
             prefill_s = time.perf_counter() - start_s
+        if constraint is not None:
+            budget = limit - len(ids) if close_in_time else math.inf
+            logits = keep_allowed(logits, constraint.mask(budget))
         probabilities = next_token_distribution(logits, params, ids[:n_prompt], ids[n_prompt:])
         token = int(draw(probabilities, rng))
         ids.append(token)
+        if constraint is not None:
+            constraint.advance(token)
         times.append(time.perf_counter() - start_s)
         if on_token is not None:
             on_token(token)

@@ -1,0 +1,685 @@
+"""Structured output: masks that let a model say nothing but what a language allows.
+
+A language is an automaton over bytes. `Regex` is one with finitely many states, `Json` adds a
+stack. `Constraint` follows the text of one request through it and says, at every step, which
+tokens of a vocabulary keep a valid text possible.
+"""
+
+import copy
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+Array = np.ndarray
+State = Hashable
+
+
+class Language(Protocol):
+    """A set of texts in UTF-8, read byte by byte.
+
+    Bytes, because a token is a run of bytes and may end in the middle of a character.
+    """
+
+    start: State
+
+    def step(self, state: State, byte: int) -> State | None:
+        """Return the state after one more byte; None where no text of the language goes on so."""
+
+    def n_missing(self, state: State) -> int:
+        """Return how few bytes complete the text: 0 where it is complete, and may end."""
+
+
+class Constraint:
+    """What one request may say next: a language, a vocabulary, and the tokens chosen so far.
+
+    A token is allowed if the text with it can still be completed, whatever token ends where. An
+    end-of-sequence token is allowed where the text is complete, and only there. Tokens without
+    bytes (special ones) never are.
+
+    The vocabulary is stored as a tree of shared beginnings, so that a beginning which leads
+    nowhere rules out all its tokens at once. What was found for a state is kept, and shared with
+    copies. `rollback` takes tokens back, as speculation needs it when a guess is rejected.
+
+    Shapes: tokens: the bytes of each of the V tokens; mask(): (V,), booleans
+    Raises: ValueError for eos_ids that are empty or outside the vocabulary, for a token that is
+            not allowed, and for taking back more than there is.
+    Source: Willard & Louf 2023, arXiv:2307.09702, sec. 3 and 4 (there, over characters)
+
+    >>> constraint = Constraint(Regex("a+b"), [b"", b"a", b"b", b"aab", b"ba"], eos_ids=[0])
+    >>> constraint.mask().tolist()
+    [False, True, False, True, False]
+    >>> constraint.advance(3)
+    >>> constraint.mask().tolist()
+    [True, False, False, False, False]
+    >>> constraint.rollback(1)
+    >>> constraint.complete
+    False
+    """
+
+    def __init__(self, language: Language, tokens: Sequence[bytes], eos_ids: Sequence[int]):
+        if not eos_ids or not all(0 <= i < len(tokens) for i in eos_ids):
+            raise ValueError(f"eos_ids must be ids in 0 … {len(tokens) - 1}, got {list(eos_ids)}")
+        self._language, self._tokens, self._eos_ids = language, list(tokens), frozenset(eos_ids)
+        self._tree: dict = {}  # byte: (ids of the tokens that end here, the tree behind it)
+        for token, text in enumerate(tokens):
+            branch = self._tree if token not in self._eos_ids else {}
+            for byte in text:
+                ids, branch = branch.setdefault(byte, ([], {}))
+            if text:
+                ids.append(token)
+        self._costs: dict[State, Array] = {}
+        self._states: list[State] = [language.start]  # after each token; None after the last
+
+    @property
+    def finished(self) -> bool:
+        """Whether the text has ended."""
+        return self._states[-1] is None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text so far is one of the language: it may end here."""
+        return self.finished or self._language.n_missing(self._states[-1]) == 0
+
+    def mask(self, budget: float = math.inf) -> Array:
+        """Return which tokens are allowed next; none once the text has ended.
+
+        With a `budget`, only those after which the text can still be completed and ended within
+        so many tokens, the next one included. It suffices that every byte is a token, too, as in
+        a byte-level vocabulary: then one that holds at first holds to the end.
+        """
+        if self.finished:
+            return np.zeros(len(self._tokens), dtype=bool)
+        return self._cost(self._states[-1]) < budget + 1  # infinity stays out of inf + 1, too
+
+    def advance(self, token: int) -> None:
+        """Add a token to the text; one that is not allowed raises, and changes nothing."""
+        if not 0 <= token < len(self._tokens):
+            raise ValueError(f"token {token} is outside 0 … {len(self._tokens) - 1}")
+        state = self._states[-1]
+        if token in self._eos_ids:
+            allowed, after = not self.finished and self.complete, None
+        else:
+            after = None if self.finished else state
+            for byte in self._tokens[token]:
+                after = None if after is None else self._language.step(after, byte)
+            allowed = after is not None and self._tokens[token] != b""
+        if not allowed:
+            raise ValueError(
+                f"token {token} ({self._tokens[token]!r}) is not allowed after "
+                f"{len(self._states) - 1} tokens"
+            )
+        self._states.append(after)
+
+    def rollback(self, n: int) -> None:
+        """Take back the last n tokens."""
+        if not 0 <= n < len(self._states):
+            raise ValueError(f"n must lie in 0 … {len(self._states) - 1}, got {n}")
+        del self._states[len(self._states) - n :]
+
+    def copy(self) -> "Constraint":
+        """Return another request at the same point, which goes on by itself."""
+        other = copy.copy(self)
+        other._states = self._states.copy()
+        return other
+
+    def min_tokens(self) -> float:
+        """Return how many tokens surely suffice to complete the text, byte by byte, and end it."""
+        return 0 if self.finished else self._language.n_missing(self._states[-1]) + 1
+
+    def _cost(self, state: State) -> Array:
+        """Return, for each token, how many tokens suffice if it is the next; infinite: never."""
+        if state not in self._costs:
+            language = self._language
+            cost = np.full(len(self._tokens), math.inf)
+            if language.n_missing(state) == 0:
+                cost[list(self._eos_ids)] = 1
+            todo = [(state, self._tree)]
+            while todo:
+                before, branches = todo.pop()
+                for byte, (ids, behind) in branches.items():
+                    after = language.step(before, byte)
+                    if after is not None:
+                        # The token itself, the missing bytes one by one, the end.
+                        cost[ids] = 1 + language.n_missing(after) + 1
+                        todo.append((after, behind))
+            self._costs[state] = cost
+        return self._costs[state]
+
+
+def keep_allowed(logits: Array, mask: Array) -> Array:
+    """Drop the tokens that a mask forbids: the filter that comes before all others.
+
+    Before, because the others always keep something of what they see: after them, the mask might
+    find that nothing it allows is left.
+
+    Shapes: logits and result: (…, V), -inf where dropped; mask: (V,) or (…, V), booleans
+    Raises: ValueError for other shapes, and where the mask allows nothing.
+
+    >>> keep_allowed(np.array([3.0, 2.0, 1.0]), np.array([False, True, True])).tolist()
+    [-inf, 2.0, 1.0]
+    """
+    logits, mask = np.asarray(logits), np.asarray(mask)
+    if mask.shape not in (logits.shape, logits.shape[-1:]) or mask.dtype != bool:
+        raise ValueError(
+            f"mask must be booleans {logits.shape[-1:]} like the logits {logits.shape}, "
+            f"got {mask.dtype} {mask.shape}"
+        )
+    if not mask.any(axis=-1).all():
+        raise ValueError("mask allows no token: the text has ended, or the vocabulary lacks a byte")
+    return np.where(mask, logits, -math.inf)
+
+
+def accepts(language: Language, text: str | bytes) -> bool:
+    """Say whether a text belongs to a language.
+
+    >>> accepts(Regex("[0-9]+"), "2017"), accepts(Json(), '{"a": [1, 2]}'), accepts(Json(), "[1,")
+    (True, True, False)
+    """
+    state = language.start
+    for byte in text.encode() if isinstance(text, str) else text:
+        state = language.step(state, byte)
+        if state is None:
+            return False
+    return language.n_missing(state) == 0
+
+
+def shortest_completion(language: Language, text: str | bytes) -> bytes:
+    """Return the fewest bytes that complete the beginning of a text.
+
+    Raises: ValueError for a text that nothing completes.
+
+    >>> shortest_completion(Json(), '{"a": [1, 2')
+    b']}'
+    """
+    state = language.start
+    for byte in text.encode() if isinstance(text, str) else text:
+        state = None if state is None else language.step(state, byte)
+    if state is None:
+        raise ValueError(f"text {text!r} is no beginning of a text of the language")
+    rest = bytearray()
+    while missing := language.n_missing(state):
+        steps = ((byte, language.step(state, byte)) for byte in range(256))
+        byte, state = next(
+            (byte, after)
+            for byte, after in steps
+            if after is not None and language.n_missing(after) == missing - 1
+        )
+        rest.append(byte)
+    return bytes(rest)
+
+
+def sequence_laws(
+    next_law: Callable[[list[int]], Array], constraint: Constraint, max_tokens: int
+) -> tuple[dict[tuple[int, ...], float], dict[tuple[int, ...], float]]:
+    """Return (masked, conditioned): how likely each valid text is in two ways of asking for one.
+
+    `masked` draws token by token, each time from what the mask leaves. `conditioned` draws texts
+    until one is valid. They differ: where the mask takes much of the probability, the first
+    pretends that nothing was lost. A text's two probabilities before normalising differ by the
+    product of the masses that the mask left on its way.
+
+    All texts of at most `max_tokens` tokens are tried, the end included: for small languages
+    only. What `masked` lacks to 1 goes to texts that are longer. Keys are tokens: a text that
+    can be cut into tokens in two ways appears twice.
+
+    Shapes: next_law(ids): (V,), the probabilities after the ids chosen so far
+    Raises: ValueError where no text of positive probability ends in time.
+    Source: Park et al. 2024, arXiv:2405.21047, sec. 2
+
+    >>> chain = {(): [0, 0.9, 0.1], (1,): [0.01, 0.99, 0], (2,): [1, 0, 0]}
+    >>> constraint = Constraint(Regex("a|b"), [b"", b"a", b"b"], eos_ids=[0])
+    >>> masked, conditioned = sequence_laws(lambda ids: np.array(chain[tuple(ids)]), constraint, 2)
+    >>> {ids: round(p, 3) for ids, p in masked.items()}
+    {(1, 0): 0.9, (2, 0): 0.1}
+    >>> {ids: round(p, 3) for ids, p in conditioned.items()}
+    {(1, 0): 0.083, (2, 0): 0.917}
+    """
+    masked, free = {}, {}
+
+    def visit(ids: list[int], constraint: Constraint, p_masked: float, p_free: float) -> None:
+        law = np.where(constraint.mask(), next_law(ids), 0)
+        for token in np.flatnonzero(law).tolist():
+            after = constraint.copy()
+            after.advance(token)
+            text, p = [*ids, token], float(law[token])
+            ahead = p_masked * p / float(law.sum()), p_free * p
+            if after.finished:
+                masked[tuple(text)], free[tuple(text)] = ahead
+            elif len(text) < max_tokens:
+                visit(text, after, *ahead)
+
+    visit([], constraint, 1.0, 1.0)
+    total = sum(free.values())
+    if total == 0:
+        raise ValueError(f"no text of positive probability ends within max_tokens {max_tokens}")
+    return masked, {ids: p / total for ids, p in free.items()}
+
+
+class Regex:
+    r"""The texts that a regular expression matches from beginning to end.
+
+    Literals, `.`, classes such as `[a-z_]` and `[^"]`, groups, `|`, `*`, `+`, `?`, `{m,n}`. The
+    escapes \d \w \s \D \W \S mean ASCII; \n \t \r \f \v \xhh \uhhhh mean characters, and any sign
+    may be escaped; \ [ ] ( ) { } . | * + ? ^ $ must be. The language is that of
+    `re.fullmatch(pattern, text, re.ASCII)`. No anchors: the whole text has to match anyway.
+    No lookaround and no backreferences: these are not regular.
+
+    The pattern becomes a nondeterministic automaton (Thompson), then a deterministic one whose
+    states are sets of its states. From some patterns that takes exponentially many: `max_states`
+    is where to give up. A state from which no match can be reached is left out.
+
+    Raises: ValueError for other syntax, naming the position; for a pattern that matches nothing,
+            and one that needs more states.
+    Source: Thompson 1968, doi:10.1145/363347.363387; Rabin & Scott 1959, doi:10.1147/rd.32.0114
+
+    >>> Regex("(ab|ac)*").n_states
+    4
+    """
+
+    start = 0
+
+    def __init__(self, pattern: str, max_states: int = 10_000):
+        tree = _Parser(pattern).parse()
+        steps, jumps, end = _nondeterministic(tree, max_states)
+        table, accepting = _deterministic(steps, jumps, end, max_states)
+        self._missing = _distances(table, accepting)
+        if self.start not in self._missing:
+            raise ValueError(f"pattern {pattern!r} matches no text at all")
+        alive = self._missing.keys()
+        self._table = [{b: s for b, s in row.items() if s in alive} for row in table]
+
+    @property
+    def n_states(self) -> int:
+        """How many states the deterministic automaton has."""
+        return len(self._missing)
+
+    def step(self, state: int, byte: int) -> int | None:
+        """Return the state after one more byte, or None."""
+        return self._table[state].get(byte)
+
+    def n_missing(self, state: int) -> int:
+        """Return how few bytes complete a match."""
+        return self._missing[state]
+
+
+class Json:
+    """JSON documents with at most `max_depth` brackets open at once.
+
+    Strings, numbers and the three literals are regular. Nesting is not: what closes must match
+    what was opened, so the automaton has a stack of the open brackets besides.
+
+    `root="object"` admits objects only, as services that promise "a JSON object" do. JSON allows
+    any number of spaces, tabs and line ends between its parts, and a model may want nothing
+    else: `max_spaces` limits how many follow one another (None: no limit).
+
+    A state is (open brackets, place, number): within a string, number or literal ("in …") the
+    number is the state of its automaton, elsewhere the spaces so far where they are limited.
+
+    Python's `json.loads` takes every such text (but one with a number of over 4,300 digits) and
+    some more: NaN, Infinity and -Infinity, which are no JSON.
+
+    Raises: ValueError for a negative max_depth, none for an object, a negative max_spaces, and
+            another root.
+    Source: RFC 8259, sec. 2 to 7
+
+    >>> language = Json(max_depth=2)
+    >>> [accepts(language, text) for text in ("[[]]", "[[[]]]", "[1,]", "01", " -1.5e3 ")]
+    [True, False, False, False, True]
+    """
+
+    def __init__(self, max_depth: int = 16, root: str = "value", max_spaces: int | None = None):
+        if root not in ("value", "object"):
+            raise ValueError(f"root must be 'value' or 'object', got {root!r}")
+        if max_depth < (root == "object"):
+            raise ValueError(f"max_depth must be at least 0, 1 for an object, got {max_depth}")
+        if max_spaces is not None and max_spaces < 0:
+            raise ValueError(f"max_spaces must be at least 0, or None, got {max_spaces}")
+        self.max_depth, self.max_spaces, self.start = max_depth, max_spaces, ("", root, 0)
+        string = r'"([^"\\\x00-\x1f]|\\(["\\/bfnrt]|u[0-9a-fA-F]{4}))*"'
+        number = r"-?(0|[1-9]\d*)(\.\d+)?([eE][+\-]?\d+)?"
+        self._name, self._scalar = Regex(string), Regex(f"{string}|{number}|true|false|null")
+
+    def step(self, state: State, byte: int) -> State | None:
+        """Return the state after one more byte, or None."""
+        stack, place, number = state
+        if place in ("in name", "in value"):
+            language = self._name if place == "in name" else self._scalar
+            after = language.step(number, byte)
+            if after is not None:
+                return stack, place, after
+            if language.n_missing(number):
+                return None
+            # The byte before was the last of it.
+            place, number = "colon" if place == "in name" else "after", 0
+        char = chr(byte)
+        if char not in " \t\n\r":
+            return self._step_between(stack, place, char)
+        if self.max_spaces is None:
+            return stack, place, 0
+        return (stack, place, number + 1) if number < self.max_spaces else None
+
+    def n_missing(self, state: State) -> int:
+        """Return how few bytes complete the document: the part begun, and all closing brackets."""
+        stack, place, number = state
+        if place == "in name":
+            return self._name.n_missing(number) + len(":0") + len(stack)
+        if place == "in value":
+            return self._scalar.n_missing(number) + len(stack)
+        shortest = {"object": "{}", "value": "0", "name": '"":0', "colon": ":0"}
+        return len(shortest.get(place, "")) + len(stack)
+
+    def _step_between(self, stack: str, place: str, char: str) -> State | None:
+        """Read a sign outside of strings, numbers and literals."""
+        closes = {"[": "]", "{": "}"}.get(stack[-1:]) == char
+        if place == "colon":
+            return (stack, "value", 0) if char == ":" else None
+        if place == "after" and char == "," and stack:
+            return stack, "name" if stack[-1] == "{" else "value", 0
+        if place in ("after", "first name", "first value") and closes:
+            return stack[:-1], "after", 0
+        if place == "after":
+            return None
+        if place in ("name", "first name"):
+            within = self._name.step(self._name.start, ord(char))
+            return None if within is None else (stack, "in name", within)
+        if char == "{" or (char == "[" and place != "object"):
+            inside = "first name" if char == "{" else "first value"
+            return (stack + char, inside, 0) if len(stack) < self.max_depth else None
+        within = None if place == "object" else self._scalar.step(self._scalar.start, ord(char))
+        return None if within is None else (stack, "in value", within)
+
+
+_Ranges = tuple[tuple[int, int], ...]  # of code points, both ends included
+_CLASSES: dict[str, _Ranges] = {
+    "d": ((0x30, 0x39),),
+    "w": ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)),
+    "s": ((0x09, 0x0D), (0x20, 0x20)),
+}
+_CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
+_LAST = 0x10FFFF
+
+
+class _Parser:
+    """Read a pattern into its syntax tree, made of tuples:
+
+    ("chars", ranges), ("sequence", trees), ("either", trees), ("repeat", tree, low, high or None).
+    """
+
+    def __init__(self, pattern: str):
+        self.pattern, self.at = pattern, 0
+
+    def parse(self) -> tuple:
+        tree = self.either()
+        if self.at < len(self.pattern):  # only a parenthesis stops earlier
+            raise self.error("unbalanced )")
+        return tree
+
+    def error(self, what: str, back: int = 0) -> ValueError:
+        return ValueError(f"pattern {self.pattern!r}, position {self.at - back}: {what}")
+
+    def peek(self, ahead: int = 0) -> str:
+        """Return a character that comes, "" at the end."""
+        return self.pattern[self.at + ahead : self.at + ahead + 1]
+
+    def take(self, text: str) -> bool:
+        """Step over the text if it comes next."""
+        found = self.pattern.startswith(text, self.at)
+        self.at += len(text) if found else 0
+        return found
+
+    def next(self, what: str) -> str:
+        if not self.peek():
+            raise self.error(f"the pattern ends within {what}")
+        self.at += 1
+        return self.pattern[self.at - 1]
+
+    def either(self) -> tuple:
+        options = [self.sequence()]
+        while self.take("|"):
+            options.append(self.sequence())
+        return "either", options
+
+    def sequence(self) -> tuple:
+        items = []
+        while self.peek() not in ("", "|", ")"):
+            items.append(self.repeated(self.single()))
+        return "sequence", items
+
+    def repeated(self, item: tuple) -> tuple:
+        if self.peek() not in ("*", "+", "?", "{"):
+            return item
+        sign = self.next("a quantifier")
+        if sign == "{":
+            start = self.at
+            while self.peek() in tuple("0123456789,"):
+                self.at += 1
+            low, comma, high = self.pattern[start : self.at].partition(",")
+            if not (low or comma) or "," in high or not self.take("}"):
+                raise self.error("expected {m}, {m,}, {,n} or {m,n}; a literal brace needs a \\")
+            bounds = int(low or 0), int(high) if high else None if comma else int(low)
+        else:
+            bounds = {"*": (0, None), "+": (1, None), "?": (0, 1)}[sign]
+        if bounds[1] is not None and bounds[0] > bounds[1]:
+            raise self.error(f"{bounds[0]} is more than {bounds[1]}", back=1)
+        if self.peek() in ("*", "+", "?", "{"):
+            raise self.error("a second quantifier: lazy and possessive ones are not supported")
+        return "repeat", item, *bounds
+
+    def single(self) -> tuple:
+        char = self.next("an item")
+        if char == "(":
+            if self.peek() == "?" and not self.take("?:"):
+                raise self.error("of the groups (?… only (?:…) is supported")
+            inner = self.either()
+            if not self.take(")"):
+                raise self.error("missing )")
+            return inner
+        if char == "[":
+            return "chars", self.character_class()
+        if char == ".":
+            return "chars", _complement([(0x0A, 0x0A)])
+        if char == "\\":
+            return "chars", self.escape()
+        if char in "*+?{":
+            raise self.error(f"nothing to repeat before {char}", back=1)
+        if char in "]}^$":
+            raise self.error(f"write \\{char} for the sign; anchors are not needed", back=1)
+        return "chars", ((ord(char), ord(char)),)
+
+    def escape(self) -> _Ranges:
+        char = self.next("an escape")
+        if char.lower() in _CLASSES:
+            ranges = _CLASSES[char.lower()]
+            return ranges if char.islower() else _complement(ranges)
+        if char in "xu":
+            digits = [self.next("an escape") for _ in range(2 if char == "x" else 4)]
+            if not set(digits) <= set("0123456789abcdefABCDEF"):
+                raise self.error(f"\\{char} needs {len(digits)} hexadecimal digits", back=1)
+            code = int("".join(digits), 16)
+        elif char in _CONTROLS:
+            code = ord(_CONTROLS[char])
+        elif char.isascii() and char.isalnum():
+            raise self.error(f"\\{char} is not supported", back=1)
+        else:
+            code = ord(char)
+        return ((code, code),)
+
+    def character_class(self) -> _Ranges:
+        negated, ranges = self.take("^"), []
+        if self.peek() == "]":
+            raise self.error("an empty class; write \\] for the sign")
+        while not self.take("]"):
+            first = self.class_member()
+            if self.peek() == "-" and self.peek(1) != "]":
+                self.at += 1
+                last = self.class_member()
+                ends = first[0][0], last[-1][1]
+                if any(low != high for low, high in first + last) or ends[0] > ends[1]:
+                    raise self.error("a range needs two characters in rising order", back=1)
+                first = (ends,)
+            ranges += first
+        return _complement(ranges) if negated else tuple(ranges)
+
+    def class_member(self) -> _Ranges:
+        char = self.next("a class")
+        return self.escape() if char == "\\" else ((ord(char), ord(char)),)
+
+
+def _complement(ranges: Sequence[tuple[int, int]]) -> _Ranges:
+    """Return the code points in none of the ranges."""
+    outside, free = [], 0
+    for low, high in sorted(ranges):
+        if low > free:
+            outside.append((free, low - 1))
+        free = max(free, high + 1)
+    return (*outside, (free, _LAST)) if free <= _LAST else tuple(outside)
+
+
+def _utf8(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Cut a range of code points into runs of byte ranges: é to ü is C3 and A9 … BC.
+
+    Surrogates (D800 … DFFF) are left out: UTF-8 has no bytes for them.
+    """
+    last_of_kind = (0x7F, 0x7FF, 0xD7FF, 0xDFFF, 0xFFFF, _LAST)  # of each length, and around those
+    for first, last in zip((0, *(end + 1 for end in last_of_kind)), last_of_kind, strict=False):
+        start, end = max(low, first), min(high, last)
+        if start <= end and first != 0xD800:
+            yield from _byte_ranges(chr(start).encode(), chr(end).encode())
+
+
+def _byte_ranges(low: bytes, high: bytes) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Cut the characters between two of one length so that all bytes vary on their own."""
+    if not low:
+        yield ()
+    elif low[0] == high[0]:
+        for rest in _byte_ranges(low[1:], high[1:]):
+            yield ((low[0], low[0]), *rest)
+    else:
+        n_rest = len(low) - 1
+        smallest, largest = b"\x80" * n_rest, b"\xbf" * n_rest
+        first, last = low[0], high[0]
+        if low[1:] > smallest:
+            yield from _byte_ranges(low, low[:1] + largest)
+            first += 1
+        if high[1:] < largest:
+            last -= 1
+        if first <= last:
+            yield ((first, last), *[(0x80, 0xBF)] * n_rest)
+        if high[1:] < largest:
+            yield from _byte_ranges(high[:1] + smallest, high)
+
+
+def _nondeterministic(tree: tuple, max_states: int) -> tuple[list, list, int]:
+    """Return (steps, jumps, end): from each state, by (low, high) to a state; and for free.
+
+    State 0 is the first. A part never leads back to the state it starts from, so that parts may
+    share one; whatever repeats gets a state of its own.
+    """
+    steps: list[list[tuple[int, int, int]]] = []
+    jumps: list[list[int]] = []
+
+    def new() -> int:
+        if len(steps) >= max_states:
+            raise ValueError(f"the pattern needs more than max_states {max_states}")
+        steps.append([])
+        jumps.append([])
+        return len(steps) - 1
+
+    def add(tree: tuple, start: int) -> int:
+        """Add a part that starts from a state, and return the state where it ends."""
+        kind, content, *bounds = tree
+        if kind == "chars":
+            behind = {(): new()}  # the rest of a character: the state before it
+
+            def before(rest: tuple) -> int:
+                if rest not in behind:
+                    behind[rest] = new()
+                    steps[behind[rest]].append((*rest[0], before(rest[1:])))
+                return behind[rest]
+
+            for first, *rest in (run for ends in content for run in _utf8(*ends)):
+                steps[start].append((*first, before(tuple(rest))))
+            return behind[()]
+        if kind == "sequence":
+            for part in content:
+                start = add(part, start)
+            return start
+        if kind == "either":
+            ends = [add(option, start) for option in content]
+            if len(ends) == 1:
+                return ends[0]
+            end = new()
+            for option_end in ends:
+                jumps[option_end].append(end)
+            return end
+        low, high = bounds
+        for _ in range(low):
+            start = add(content, start)
+        if high is None:
+            loop = new()
+            jumps[start].append(loop)
+            jumps[add(content, loop)].append(loop)
+            return loop
+        end = new()
+        for _ in range(high - low):
+            jumps[start].append(end)
+            start = add(content, start)
+        jumps[start].append(end)
+        return end
+
+    return steps, jumps, add(tree, new())
+
+
+def _deterministic(
+    steps: list, jumps: list, end: int, max_states: int
+) -> tuple[list[dict[int, int]], set[int]]:
+    """Return (table, accepting): each state stands for all states the other may be in at once."""
+    reachable: dict[frozenset[int], frozenset[int]] = {}
+
+    def with_jumps(states: frozenset[int]) -> frozenset[int]:
+        if states not in reachable:
+            found, todo = set(states), list(states)
+            while todo:
+                ahead = [s for s in jumps[todo.pop()] if s not in found]
+                found.update(ahead)
+                todo += ahead
+            reachable[states] = frozenset(found)
+        return reachable[states]
+
+    sets = [with_jumps(frozenset([0]))]
+    number = {sets[0]: 0}
+    table = []
+    for states in sets:  # grows while it is read
+        targets = defaultdict(set)
+        for low, high, target in (step for state in states for step in steps[state]):
+            for byte in range(low, high + 1):
+                targets[byte].add(target)
+        row = {}
+        for byte, ahead in targets.items():
+            after = with_jumps(frozenset(ahead))
+            if after not in number:
+                if len(sets) >= max_states:
+                    raise ValueError(f"the pattern needs more than max_states {max_states}")
+                number[after] = len(sets)
+                sets.append(after)
+            row[byte] = number[after]
+        table.append(row)
+    return table, {number[states] for states in sets if end in states}
+
+
+def _distances(table: list[dict[int, int]], accepting: set[int]) -> dict[int, int]:
+    """Return how far each state is from an accepting one, leaving out those that reach none."""
+    before = defaultdict(set)
+    for state, row in enumerate(table):
+        for after in row.values():
+            before[after].add(state)
+    distance, todo = dict.fromkeys(accepting, 0), deque(accepting)
+    while todo:
+        state = todo.popleft()
+        for earlier in before[state] - distance.keys():
+            distance[earlier] = distance[state] + 1
+            todo.append(earlier)
+    return distance
