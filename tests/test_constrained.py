@@ -1,0 +1,555 @@
+"""Masks against brute force, automata against Python's re and json, and the bias of masking."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from firsttoken.constrained import (
+    Constraint,
+    Json,
+    Regex,
+    accepts,
+    keep_allowed,
+    sequence_laws,
+    shortest_completion,
+)
+from firsttoken.generate import generate
+from firsttoken.llama import load_model
+from firsttoken.sampling import SamplingParams, softmax
+from firsttoken.tokenizer import tokenizer
+
+MODEL, TOK = load_model(), tokenizer()
+TOKENS = [TOK.token_bytes(i) for i in range(TOK.vocab_size)]
+
+
+def is_match(pattern, text):
+    return re.fullmatch(pattern, text, re.ASCII) is not None
+
+
+def strict_json(text):
+    """Say whether json.loads takes a text, without the three names that are no JSON."""
+
+    def refuse(name):
+        raise ValueError(name)
+
+    try:
+        json.loads(text, parse_constant=refuse)
+    except ValueError:
+        return False
+    return True
+
+
+# Patterns of the supported syntax, over few characters, so that texts often match.
+LETTERS = "ab-é🙂\n"
+literals = st.sampled_from([re.escape(c) for c in LETTERS] + [r"\x61", r"\u00e9", r"\n"])
+escapes = st.sampled_from([r"\d", r"\w", r"\s", r"\D", r"\W", r"\S"])
+ranges = st.sampled_from(["a-b", "a-é", "ç-🙂", r"\t-\r", "\u07ff-\ue000", r"\.-z"])
+classes = st.builds(
+    "[{}{}]".format,
+    st.sampled_from(["", "^"]),
+    st.lists(literals | escapes | ranges, min_size=1, max_size=3).map("".join),
+)
+bounds = st.sampled_from(["*", "+", "?", "{2}", "{1,}", "{,2}", "{0,1}", "{1,3}", "{0}"])
+patterns = st.recursive(
+    literals | escapes | classes | st.just("."),
+    lambda inner: (
+        st.lists(inner, max_size=3).map("".join)
+        | st.lists(inner, min_size=1, max_size=3).map(lambda parts: f"({'|'.join(parts)})")
+        | st.builds("(?:{}){}".format, inner, bounds)
+    ),
+    max_leaves=6,
+)
+texts = st.text(LETTERS + "0_\t", max_size=6)
+
+
+def regex(pattern):
+    """Build an automaton, or drop the example: a pattern may match nothing, as [^\\s\\S]."""
+    try:
+        return Regex(pattern)
+    except ValueError as error:
+        assume("matches no text" not in str(error))
+        raise
+
+
+@given(pattern=patterns, data=st.data())
+def test_regex_is_fullmatch(pattern, data):
+    language = regex(pattern)
+    text = data.draw(texts | st.from_regex(re.compile(pattern, re.ASCII), fullmatch=True))
+    assume(not any("\ud800" <= c <= "\udfff" for c in text))  # UTF-8 has no bytes for these
+    assert accepts(language, text) == is_match(pattern, text)
+
+
+@given(pattern=patterns, data=st.binary(max_size=8))
+def test_bytes_that_are_no_text_never_match(pattern, data):
+    try:
+        expected = is_match(pattern, data.decode())
+    except UnicodeDecodeError:
+        expected = False
+    assert accepts(regex(pattern), data) == expected
+
+
+def test_every_character_is_cut_into_bytes_rightly():
+    """Around each length of UTF-8, and around the surrogates, which it cannot write."""
+    edges = [0, 0x7F, 0x80, 0x7FF, 0x800, 0xFFF, 0x1000, 0xD7FF, 0xE000, 0xFFFF, 0x10000]
+    edges += [0x3FFFF, 0x40000, 0x10FFFF, 0x109, 0x8C3, 0x12345, 0x10ABC]
+    near = {edge + step for edge in edges for step in (-1, 0, 1)} - {-1, 0x110000}
+    near -= {*range(0xD800, 0xE000)}
+    for low in edges:
+        for high in (edge for edge in edges if edge >= low):
+            pattern = f"[{re.escape(chr(low))}-{re.escape(chr(high))}]"
+            language = Regex(pattern)
+            for code in near:
+                assert accepts(language, chr(code)) == (low <= code <= high)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "position", "reason"),
+    [
+        ("a(b", 3, r"missing \)"),
+        ("ab)", 2, "unbalanced"),
+        ("*a", 0, "nothing to repeat"),
+        ("a|+", 2, "nothing to repeat"),
+        ("a*?", 2, "second quantifier"),
+        ("a{2}{3}", 4, "second quantifier"),
+        ("a{3,2}", 5, "3 is more than 2"),
+        ("a{}", 2, "expected {m}"),
+        ("a{b}", 2, "expected {m}"),
+        ("a{1,2,3}", 7, "expected {m}"),
+        ("a{1", 3, "expected {m}"),
+        ("^a", 0, "anchors"),
+        ("a$", 1, "anchors"),
+        ("a]", 1, "write"),
+        ("[]a]", 1, "empty class"),
+        ("[^]", 2, "empty class"),
+        ("[ab", 3, "ends within a class"),
+        ("[b-a]", 3, "rising order"),
+        (r"[a-\d]", 4, "rising order"),
+        (r"[\d-z]", 4, "rising order"),
+        ("(?=a)", 1, "only"),
+        ("(?P<x>a)", 1, "only"),
+        (r"a\b", 2, r"\\b is not supported"),
+        (r"(a)\1", 4, r"\\1 is not supported"),
+        (r"\xg0", 3, "hexadecimal"),
+        (r"\u12", 4, "ends within an escape"),
+        ("a\\", 2, "ends within an escape"),
+    ],
+)
+def test_other_syntax_is_named_with_its_position(pattern, position, reason):
+    with pytest.raises(ValueError, match=rf"position {position}: .*{reason}"):
+        Regex(pattern)
+
+
+def test_patterns_without_a_match_or_without_end():
+    with pytest.raises(ValueError, match="matches no text"):
+        Regex(r"a[^\s\S]")
+    assert Regex(f"(a|b)*a{'(a|b)' * 5}").n_states >= 2**6  # it must remember six letters
+    with pytest.raises(ValueError, match="more than max_states 1000"):
+        Regex(f"(a|b)*a{'(a|b)' * 12}", max_states=1000)
+    with pytest.raises(ValueError, match="more than max_states 10000"):
+        Regex("a{100000}")
+
+
+# JSON.
+
+documents = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@st.composite
+def almost_json(draw):
+    """A document as some program may write it, then up to three characters changed."""
+    text = json.dumps(
+        draw(documents),
+        ensure_ascii=draw(st.booleans()),
+        indent=draw(st.sampled_from([None, 1, "\t"])),
+        separators=draw(st.sampled_from([None, (",", ":"), (" ,\r", "\n: ")])),
+    )
+    for _ in range(draw(st.integers(0, 3))):
+        at, width = draw(st.integers(0, len(text))), draw(st.integers(0, 2))
+        new = draw(st.text('[]{}",:\\ \n\t0123.-+eEtrufalsn/\x0b\x1f\x7f\xa0é', max_size=2))
+        text = text[:at] + new + text[at + width :]
+    return text
+
+
+@given(almost_json())
+def test_json_is_what_python_reads(text):
+    assert accepts(Json(), text) == strict_json(text)
+
+
+@given(st.text('[]{}",: 01.-e', max_size=8))
+def test_json_of_random_signs(text):
+    assert accepts(Json(), text) == strict_json(text)
+
+
+@pytest.mark.parametrize("text", ["NaN", "[Infinity]", '{"a": -Infinity}'])
+def test_python_reads_more_than_json(text):
+    json.loads(text)
+    assert not accepts(Json(), text)
+
+
+def test_nesting_has_a_limit():
+    assert accepts(Json(max_depth=0), "1") and not accepts(Json(max_depth=0), "[]")
+    for depth in range(1, 4):
+        language = Json(max_depth=depth)
+        assert accepts(language, "[" * depth + "]" * depth)
+        assert not accepts(language, "[" * (depth + 1) + "]" * (depth + 1))
+    assert not accepts(Json(), "[}") and not accepts(Json(), '{"a":[1}')
+
+
+def test_an_object_may_be_demanded_and_spaces_limited():
+    language = Json(root="object", max_spaces=1)
+    for text in ("{}", ' {\n}\t', '{"a  b": [1, 2, {}]}', '{ "a" : 1 }'):  # fmt: skip
+        assert accepts(language, text)
+    for text in ("[]", "0", '""', "", "  {}", '{"a":  1}', "{}  "):
+        assert not accepts(language, text)
+    assert accepts(Json(max_spaces=0), '{"a":[1,2]}') and not accepts(Json(max_spaces=0), "[1, 2]")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"max_depth": -1}, "max_depth"),
+        ({"max_depth": 0, "root": "object"}, "max_depth"),
+        ({"root": "array"}, "root"),
+        ({"max_spaces": -1}, "max_spaces"),
+    ],
+)
+def test_json_names_what_is_wrong(arguments, name):
+    with pytest.raises(ValueError, match=name):
+        Json(**arguments)
+
+
+# Masks. The vocabulary of a few bytes has tokens that end within a character.
+
+LANGUAGES = [
+    Regex("(ab|ac)*d?"),
+    Regex("[^a]{1,3}"),
+    Regex("é🙂|ê+"),
+    Regex(""),
+    Json(max_depth=3),
+    Json(max_depth=2, root="object", max_spaces=1),
+]
+pieces = st.sampled_from([*"abcd", '"', "[", "]", "{", "}", ":", ",", "1", "-", " ", '":', "],"])
+byte_tokens = pieces.map(str.encode) | st.sampled_from([b"\xc3", b"\xa9", b"\xf0\x9f", b"\x99"])
+vocabularies = st.lists(
+    st.lists(byte_tokens, max_size=3).map(b"".join), min_size=1, max_size=12
+).map(lambda tokens: [b"", *tokens])
+
+
+def beginnings(language, limit=400):
+    """Return texts that lead to the states nearest to the start, one for each."""
+    found = {language.start: b""}
+    for state in (queue := [language.start]):
+        for byte in range(256):
+            after = language.step(state, byte)
+            if after is not None and after not in found and len(found) < limit:
+                found[after] = found[state] + bytes([byte])
+                queue.append(after)
+    return found
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_missing_bytes_are_counted_rightly(language):
+    """One byte less on the best way, never two; and the way leads to a text of the language."""
+    for state, text in beginnings(language, 150).items():
+        missing = language.n_missing(state)
+        after = [language.step(state, byte) for byte in range(256)]
+        ahead = [language.n_missing(s) for s in after if s is not None]
+        if missing:
+            assert min(ahead) == missing - 1
+        rest = shortest_completion(language, text)
+        assert len(rest) == missing and accepts(language, text + rest)
+
+
+@given(language=st.sampled_from(LANGUAGES), tokens=vocabularies, data=st.data())
+def test_a_token_is_allowed_iff_a_valid_text_goes_on_with_it(language, tokens, data):
+    """By trying it: every token, alone, from the beginning, without the tree."""
+    states = beginnings(language, 60)
+    text = states[data.draw(st.sampled_from(sorted(states, key=repr)))]
+    constraint = Constraint(language, [*tokens, *(bytes([b]) for b in text)], eos_ids=[0])
+    for i in range(len(text)):
+        constraint.advance(len(tokens) + i)
+
+    def can_go_on(more):
+        try:
+            return accepts(language, text + more + shortest_completion(language, text + more))
+        except ValueError:
+            return False
+
+    expected = [accepts(language, text), *(t != b"" and can_go_on(t) for t in tokens[1:])]
+    assert constraint.mask()[: len(tokens)].tolist() == expected
+    for token, allowed in enumerate(expected):
+        if allowed:
+            constraint.advance(token)
+            constraint.rollback(1)
+        else:
+            with pytest.raises(ValueError, match=f"token {token} .* not allowed"):
+                constraint.advance(token)
+
+
+def masks(constraint, tokens):
+    """Return the masks before each token and after the last."""
+    found = [constraint.mask()]
+    for token in tokens:
+        constraint.advance(token)
+        found.append(constraint.mask())
+    return found
+
+
+@given(
+    language=st.sampled_from([Json(4), Regex(r"(\w+ )*\w+\.")]),
+    choices=st.lists(st.integers(0, 10**6), max_size=20),
+    n=st.integers(0, 20),
+    budget=st.integers(1, 30),
+)
+def test_rollback_equals_a_fresh_start(language, choices, n, budget):
+    constraint, ids = Constraint(language, TOKENS, [0]), []
+    for choice in choices:
+        allowed = np.flatnonzero(constraint.mask())
+        if len(allowed):
+            ids.append(int(allowed[choice % len(allowed)]))
+            constraint.advance(ids[-1])
+    n = min(n, len(ids))
+    before = constraint.copy()
+    constraint.rollback(n)
+    fresh = Constraint(language, TOKENS, [0])
+    expected = masks(fresh, ids[: len(ids) - n])[-1]
+    np.testing.assert_array_equal(constraint.mask(), expected)
+    np.testing.assert_array_equal(constraint.mask(budget), fresh.mask(budget))
+    assert constraint.complete == fresh.complete and constraint.finished == fresh.finished
+    again = masks(constraint, ids[len(ids) - n :])  # what speculation checks a second time
+    np.testing.assert_array_equal(again[-1], before.mask())
+
+
+def test_copies_go_their_own_ways():
+    one = Constraint(Regex("ab|ba"), [b"", b"a", b"b"], [0])
+    two = one.copy()
+    one.advance(1)
+    two.advance(2)
+    assert one.mask().tolist() == [False, False, True]
+    assert two.mask().tolist() == [False, True, False]
+
+
+def test_after_the_end_nothing_is_allowed():
+    constraint = Constraint(Regex("a?"), [b"", b"a", b"", b"end"], [0, 3])
+    assert constraint.mask().tolist() == [True, True, False, True] and constraint.complete
+    constraint.advance(3)
+    assert constraint.finished and constraint.complete and constraint.min_tokens() == 0
+    assert not constraint.mask().any()
+    for token in (0, 1):
+        with pytest.raises(ValueError, match="not allowed"):
+            constraint.advance(token)
+    constraint.rollback(1)
+    assert not constraint.finished and constraint.mask().tolist() == [True, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Constraint(Json(), [b"a"], []), "eos_ids"),
+        (lambda: Constraint(Json(), [b"a"], [1]), "eos_ids"),
+        (lambda: Constraint(Json(), TOKENS, [0]).advance(-1), "token -1 is outside"),
+        (lambda: Constraint(Json(), TOKENS, [0]).advance(1024), "token 1024 is outside"),
+        (lambda: Constraint(Json(), TOKENS, [0]).rollback(1), r"0 … 0, got 1"),
+        (lambda: Constraint(Json(), TOKENS, [0]).rollback(-1), "got -1"),
+        (lambda: shortest_completion(Json(), "[}"), "no beginning"),
+        (lambda: keep_allowed(np.zeros(3), np.zeros(3, dtype=bool)), "allows no token"),
+        (lambda: keep_allowed(np.zeros(3), np.ones(4, dtype=bool)), "mask must be"),
+        (lambda: keep_allowed(np.zeros(3), np.ones(3)), "mask must be booleans"),
+        (lambda: keep_allowed(np.zeros((2, 3)), np.eye(2, 3, -1) > 0), "allows no token"),
+    ],
+)
+def test_errors_name_what_is_wrong(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# Wrong masks that circulate, and what shows that they are wrong.
+
+
+def test_a_mask_that_reads_characters_loses_those_of_several_tokens():
+    """🦜 is four tokens here, none of which is text by itself."""
+    ids = TOK.encode("🦜")
+    constraint = Constraint(Regex("[🦀-🦟]"), TOKENS, [0])
+    assert len(ids) > 1 and constraint.mask()[ids[0]]
+    assert TOK.decode(ids[:1]) == "\ufffd"  # the wrong mask compares this with the pattern
+    for i in ids:
+        assert not constraint.complete
+        constraint.advance(i)
+    assert constraint.complete
+
+
+def test_a_mask_that_looks_at_first_bytes_lets_wrong_tokens_in():
+    tokens = [b"", b"a", b"ab", b"ac"]
+    language = Regex("ab*")
+    first_byte = [bool(t) and language.step(language.start, t[0]) is not None for t in tokens]
+    assert first_byte == [False, True, True, True]
+    assert Constraint(language, tokens, [0]).mask().tolist() == [False, True, True, False]
+
+
+def test_a_mask_without_a_look_ahead_runs_into_dead_ends():
+    """[^\\s\\S] never matches: after c, no text can be completed, though the pattern goes on."""
+    language = Regex(r"a(b|c[^\s\S])")
+    constraint = Constraint(language, [b"", b"a", b"b", b"c"], [0])
+    constraint.advance(1)
+    assert constraint.mask().tolist() == [False, False, True, False]
+
+
+def test_an_end_that_is_always_allowed_leaves_texts_unfinished():
+    constraint = Constraint(Json(), TOKENS, [0])
+    for i in TOK.encode('{"a"'):
+        assert not constraint.mask()[0]
+        constraint.advance(i)
+    with pytest.raises(ValueError, match="not allowed"):
+        constraint.advance(0)
+
+
+# The whole loop on the shipped model: every finished text is valid.
+
+PATTERNS = [
+    (r"\d{4}-\d{2}-\d{2}", "    # Date: "),
+    (r"def [a-z_]+\(self(, [a-z_]+)*\):\n", "class Reader:\n    "),
+    (r'"([^"\\\n]|\\["\\n]){0,9}"', "name = "),
+    (r"(True|False|None)( (and|or) (not )?(True|False|None))*\n", "x = "),
+    (r"[À-ÿ🙂]{2}\.", "# "),
+]
+
+
+def run(language, prompt, seed, close_in_time=False, **settings):
+    """Generate under a constraint; return the Generation and the bytes said."""
+    got = generate(
+        MODEL,
+        TOK.encode(prompt),
+        SamplingParams(seed=seed, **settings),
+        constraint=Constraint(language, TOKENS, MODEL.eos_ids),
+        close_in_time=close_in_time,
+    )
+    return got, b"".join(TOKENS[i] for i in got.ids)
+
+
+SETTINGS = [
+    {"temperature": 1.0},
+    {"temperature": 0.0},
+    {"temperature": 1.5, "top_k": 3},
+    {"top_p": 0.3, "repetition_penalty": 1.3, "frequency_penalty": 0.5},
+]
+
+
+@pytest.mark.parametrize(("pattern", "prompt"), PATTERNS)
+def test_finished_texts_match_and_cut_ones_begin_a_match(pattern, prompt):
+    language, finished = Regex(pattern), 0
+    for seed, settings in enumerate(SETTINGS * 2):
+        got, said = run(language, prompt, seed, max_tokens=20, **settings)
+        if got.finish_reason == "eos":
+            finished += 1
+            assert is_match(pattern, said.decode())
+        else:
+            assert got.finish_reason == "length" and len(got.ids) == 20
+            completed = said + shortest_completion(language, said)
+            assert is_match(pattern, completed.decode())
+        got, said = run(language, prompt, seed, max_tokens=20, close_in_time=True, **settings)
+        assert got.finish_reason == "eos" and is_match(pattern, said.decode())
+    assert finished
+
+
+def test_finished_json_parses():
+    language, finished = Json(max_depth=3, root="object", max_spaces=1), 0
+    for seed, settings in enumerate(SETTINGS * 2):
+        got, said = run(language, "data = ", seed, max_tokens=25, **settings)
+        if got.finish_reason == "eos":
+            finished += 1
+        else:
+            said += shortest_completion(language, said)
+        assert strict_json(said.decode())
+        got, said = run(language, "data = ", seed, max_tokens=25, close_in_time=True, **settings)
+        assert got.finish_reason == "eos" and strict_json(said.decode())
+    assert finished
+
+
+@given(max_tokens=st.integers(3, 12), seed=st.integers(0, 99))
+def test_close_in_time_holds_for_every_budget(max_tokens, seed):
+    """Two brackets and the end are three tokens; the model never chooses the end by itself."""
+    language = Json(root="object")
+    got, said = run(language, "x = ", seed, True, max_tokens=max_tokens, temperature=2.0)
+    assert got.finish_reason == "eos" and isinstance(json.loads(said), dict)
+
+
+# The bias of masking.
+
+
+def toy_law(ids, weights):
+    """Return the law of the next of three tokens: the end, a, b."""
+    law = np.array(weights[len(ids) % len(weights)], dtype=float)
+    law = np.roll(law, sum(ids))
+    return law / law.sum()
+
+
+@given(st.lists(st.lists(st.integers(0, 5), min_size=3, max_size=3).filter(all), min_size=1))
+def test_both_laws_equal_their_definitions(weights):
+    language, max_tokens = Regex("(ab?)*b"), 5
+    constraint = Constraint(language, [b"", b"a", b"b"], [0])
+
+    def all_texts(ids):
+        """Yield every sequence of tokens up to its end, with its probability."""
+        for token, p in enumerate(toy_law(ids, weights)):
+            if token == 0:
+                yield (*ids, 0), p
+            elif len(ids) + 1 < max_tokens:
+                yield from ((text, p * rest) for text, rest in all_texts([*ids, token]))
+
+    masked, conditioned = sequence_laws(lambda ids: toy_law(ids, weights), constraint, max_tokens)
+    valid = {t: p for t, p in all_texts([]) if accepts(language, bytes(b"\0ab"[i] for i in t[:-1]))}
+    total = sum(valid.values())
+    assert masked.keys() == conditioned.keys() == valid.keys()
+    for text, p in valid.items():
+        assert conditioned[text] == pytest.approx(p / total)
+        left = 1.0  # the mass that the mask leaves on the way
+        step = constraint.copy()
+        for i, token in enumerate(text):
+            left *= toy_law(list(text[:i]), weights)[step.mask()].sum()
+            step.advance(token)
+        assert masked[text] == pytest.approx(p / left)
+
+
+def test_masking_prefers_what_began_likely_and_went_wrong():
+    """a is likely, but almost never ends as the pattern demands; b always does."""
+    chain = {(): [0, 0.9, 0.1], (1,): [0.01, 0.99, 0], (2,): [1, 0, 0]}
+    constraint = Constraint(Regex("a|b"), [b"", b"a", b"b"], [0])
+    masked, conditioned = sequence_laws(lambda ids: np.array(chain[tuple(ids)]), constraint, 2)
+    assert masked[1, 0] == pytest.approx(0.9)
+    assert conditioned[1, 0] == pytest.approx(0.009 / 0.109)
+    with pytest.raises(ValueError, match="max_tokens 1"):
+        sequence_laws(lambda ids: np.array(chain[tuple(ids)]), constraint, 1)
+
+
+def test_masked_sampling_follows_the_masked_law_and_not_the_other():
+    """On the shipped model, 300 texts; each count within 6 sigma: false alarm below 1e-7."""
+    prompt = TOK.encode("    return ")
+    constraint = Constraint(Regex("(True|None|0)\n"), TOKENS, MODEL.eos_ids)
+
+    def next_law(ids):
+        return softmax(MODEL([prompt + ids])[0, -1].astype(np.float64))
+
+    laws = [{}, {}]
+    for law, of_text in zip(sequence_laws(next_law, constraint, 8), laws, strict=True):
+        for ids, p in law.items():
+            of_text[TOK.decode(ids)] = of_text.get(TOK.decode(ids), 0) + p
+    masked, conditioned = laws
+    assert sum(masked.values()) == pytest.approx(1) and len(masked) == 3
+    n, counts = 300, dict.fromkeys(masked, 0)
+    for seed in range(n):
+        params = SamplingParams(seed=seed, max_tokens=8)
+        counts[TOK.decode(generate(MODEL, prompt, params, constraint=constraint).ids)] += 1
+
+    def distance(law):
+        return max(abs(counts[t] - n * p) / np.sqrt(n * p * (1 - p)) for t, p in law.items())
+
+    assert distance(masked) < 6 < distance(conditioned)
