@@ -26,8 +26,8 @@ LAYERS = {
     "closed forms": "roofline kv_cache throughput",
     "arrays": "metrics attention flash recurrent quantization sampling constrained speculative "
     "paging parallel",
-    "machines": "llama llama_torch tokenizer generate evaluation measure pruning batching engine "
-    "server sampling_torch speculative_torch parallel_torch",
+    "machines": "llama llama_torch tokenizer generate evaluation search measure pruning batching "
+    "engine server sampling_torch speculative_torch parallel_torch",
     "faces": "plots explore exercises",
 }
 RANK = {module: rank for rank, modules in enumerate(LAYERS.values()) for module in modules.split()}
