@@ -9,10 +9,11 @@ from transformers import LlamaForCausalLM
 
 from firsttoken import llama, llama_torch
 from firsttoken.architectures import Architecture
+from firsttoken.constrained import Constraint, Json, Regex, keep_allowed
 from firsttoken.generate import evict, generate
 from firsttoken.kv_cache import KVCache
 from firsttoken.llama import weight_shapes
-from firsttoken.sampling import SamplingParams
+from firsttoken.sampling import SamplingParams, keep_top_k
 from firsttoken.tokenizer import tokenizer
 
 BACKENDS = ["numpy", "torch"]
@@ -211,6 +212,76 @@ def test_wrong_prompts_are_named(backend):
         generate(model, [50], greedy())
     with pytest.raises(TypeError):
         generate(model, [1.5], greedy())
+
+
+# Under a constraint; tests/test_constrained.py checks the texts of the shipped model.
+
+LETTERS = [b"", b"a", b"b", b"c", b"ab"]
+
+
+def letters(pattern, tokens=LETTERS):
+    return Constraint(Regex(pattern), tokens, [0])
+
+
+def test_the_mask_comes_before_the_filters():
+    """The script wants c, which is forbidden: of what is left, the first is taken."""
+    script = Script([3], vocab_size=5, eos_ids=(0,))
+    got = generate(script, [1], greedy(max_tokens=9), constraint=letters("ab|b"))
+    assert (got.ids, got.finish_reason) == ([1, 2, 0], "eos")
+    params = SamplingParams(temperature=1.0, top_k=1, max_tokens=9)
+    assert generate(script, [1], params, constraint=letters("ab|b")).ids == [1, 2, 0]
+    wrong = keep_top_k(script([[1]])[0, -1], 1)  # filters first: they keep c alone
+    assert not (letters("ab|b").mask() & np.isfinite(wrong)).any()
+    with pytest.raises(ValueError, match="finite largest"):
+        keep_top_k(keep_allowed(wrong, letters("ab|b").mask()), 1)
+
+
+def test_a_constraint_is_left_as_it_was_and_may_have_begun():
+    constraint = letters("aaab?")
+    constraint.advance(1)
+    got = [
+        generate(Script([1], 5, eos_ids=(0,)), [4], greedy(max_tokens=9), constraint=constraint)
+        for _ in range(2)
+    ]
+    assert got[0].ids == got[1].ids == [1, 1, 0]
+    assert constraint.mask().tolist() == [False, True, False, False, False]
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_constrained_text_does_not_depend_on_the_cache_or_the_backend(model, use_cache):
+    tokens = [bytes([i]) for i in range(49)] + [b""]
+    constraint = Constraint(Regex(r"[\x01-\x05]{3}[\x06-\x1f]{0,4}\x30"), tokens, [49])
+    ending = type(model)(ARCH, random_weights(), eos_ids=(49,))
+    got = generate(ending, [1, 2], greedy(max_tokens=20), use_cache, constraint=constraint)
+    reference = llama.Llama(ARCH, random_weights(), eos_ids=(49,))
+    assert got.ids == generate(reference, [1, 2], greedy(max_tokens=20), constraint=constraint).ids
+    assert got.finish_reason == "eos" and constraint.min_tokens() == 5
+
+
+def test_cut_texts_are_beginnings_unless_closed_in_time():
+    """The script says a for ever, and meets either limit: cut by it, or closed before it."""
+    for max_context, reason in ((None, "length"), (7, "context")):
+        script = Script([1], 5, max_context, eos_ids=(0,))
+        params = greedy(max_tokens=5 if max_context is None else 50)
+        cut = generate(script, [4, 4], params, constraint=letters("(aa)*b"))
+        assert (cut.ids, cut.finish_reason) == ([1] * 5, reason)
+        closed = generate(script, [4, 4], params, constraint=letters("(aa)*b"), close_in_time=True)
+        assert (closed.ids, closed.finish_reason) == ([1, 1, 2, 0], "eos")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"constraint": letters("a"), "ignore_eos": True}, "ignore_eos must be False"),
+        ({"constraint": letters("aaa"), "close_in_time": True}, "leave 3 tokens.* take 4"),
+        ({"constraint": letters("d")}, "mask allows no token"),
+        ({"constraint": Constraint(Json(), [b"", b"1"], [0])}, r"mask must be booleans \(5,\)"),
+    ],
+)
+def test_wrong_constraints_are_named(options, message):
+    script = Script([1], 5, eos_ids=(0,))
+    with pytest.raises(ValueError, match=message):
+        generate(script, [1], greedy(max_tokens=3), **options)
 
 
 # Making room in a full cache.

@@ -37,7 +37,8 @@ class Constraint:
 
     A token is allowed if the text with it can still be completed, whatever token ends where. An
     end-of-sequence token is allowed where the text is complete, and only there. Tokens without
-    bytes (special ones) never are.
+    bytes (special ones) never are. Each byte that the language may need should be a token, too,
+    as in a byte-level vocabulary; where one is missing, the mask may find nothing to allow.
 
     The vocabulary is stored as a tree of shared beginnings, so that a beginning which leads
     nowhere rules out all its tokens at once. What was found for a state is kept, and shared with
@@ -87,8 +88,8 @@ class Constraint:
         """Return which tokens are allowed next; none once the text has ended.
 
         With a `budget`, only those after which the text can still be completed and ended within
-        so many tokens, the next one included. It suffices that every byte is a token, too, as in
-        a byte-level vocabulary: then one that holds at first holds to the end.
+        so many tokens, the next one included, if need be byte by byte. A budget that suffices
+        at first does so to the end.
         """
         if self.finished:
             return np.zeros(len(self._tokens), dtype=bool)
