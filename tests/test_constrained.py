@@ -1,5 +1,6 @@
 """Masks against brute force, automata against Python's re and json, and the bias of masking."""
 
+import itertools
 import json
 import re
 
@@ -81,6 +82,22 @@ def test_regex_is_fullmatch(pattern, data):
     text = data.draw(texts | st.from_regex(re.compile(pattern, re.ASCII), fullmatch=True))
     assume(not any("\ud800" <= c <= "\udfff" for c in text))  # UTF-8 has no bytes for these
     assert accepts(language, text) == is_match(pattern, text)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("", "|a", "(a*|b)", "(a|b*)c", "(ab*)?c", "(a*b?)*c", "((a|b)*|c)a", "(a+|b+){2}"),
+        *("(|a)+b", "(a?){2,3}", "a{0}b", "(a*b*)*", "(ab|a)(bc|c)?", "a*a*b", "(?:(a|bb)c?){1,2}"),
+        *("[^a]*a", "[ab]{,2}c", ".?a.", "(a|ab)(c|bcc)*"),
+    ],
+)
+def test_regex_is_fullmatch_on_all_short_texts(pattern):
+    """Where parts share a state, a loop of one must not open a way into another."""
+    language = Regex(pattern)
+    for n in range(6):
+        for text in map("".join, itertools.product("abc", repeat=n)):
+            assert accepts(language, text) == is_match(pattern, text)
 
 
 @given(pattern=patterns, data=st.binary(max_size=8))

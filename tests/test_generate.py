@@ -247,6 +247,14 @@ def test_a_constraint_is_left_as_it_was_and_may_have_begun():
     assert constraint.mask().tolist() == [False, True, False, False, False]
 
 
+def test_the_constraint_says_what_ends_the_text():
+    """Here c does, which to the model is a token like others; its own end mark does not."""
+    constraint = Constraint(Regex("a+"), LETTERS, eos_ids=[3])
+    script = Script([0, 1, 3], 5, eos_ids=(0, 1))
+    got = generate(script, [4], greedy(max_tokens=9), constraint=constraint)
+    assert (got.ids, got.finish_reason) == ([1, 1, 3], "eos")
+
+
 @pytest.mark.parametrize("use_cache", [True, False])
 def test_constrained_text_does_not_depend_on_the_cache_or_the_backend(model, use_cache):
     tokens = [bytes([i]) for i in range(49)] + [b""]

@@ -35,10 +35,14 @@ class Language(Protocol):
 class Constraint:
     """What one request may say next: a language, a vocabulary, and the tokens chosen so far.
 
-    A token is allowed if the text with it can still be completed, whatever token ends where. An
-    end-of-sequence token is allowed where the text is complete, and only there. Tokens without
-    bytes (special ones) never are. Each byte that the language may need should be a token, too,
-    as in a byte-level vocabulary; where one is missing, the mask may find nothing to allow.
+    A token is allowed if the text with it can still be completed, whatever token ends where.
+    Tokens without bytes (special ones) never are. Each byte that the language may need should be
+    a token, too, as in a byte-level vocabulary; where one is missing, the mask may find nothing
+    to allow.
+
+    The tokens `eos_ids` end the text. They are allowed where it is complete, and only there, and
+    are no part of it. Mostly they are the model's own. For a model that seldom ends a text they
+    may be what it says next: all tokens that begin with a line end, say.
 
     The vocabulary is stored as a tree of shared beginnings, so that a beginning which leads
     nowhere rules out all its tokens at once. What was found for a state is kept, and shared with

@@ -54,10 +54,11 @@ def generate(
     `on_token` is called with each new id as soon as it is chosen. Stop strings in `params` need
     the `tokenizer`. `ignore_eos` goes on after the end of the text, to measure a fixed length.
 
-    A `constraint` masks the logits before anything else looks at them; it is left as it was. The
-    new text is valid if it ended with "eos". If it was cut ("length", "context", "stop"), it is
-    the beginning of a valid one, unless `close_in_time`: then the mask leaves only tokens after
-    which the text can still be completed within max_tokens and the context.
+    A `constraint` masks the logits before anything else looks at them; it is left as it was, and
+    its `eos_ids` count, not the model's. What comes before the one that ends the text ("eos") is
+    valid. A text that was cut ("length", "context", "stop") is only the beginning of a valid
+    one, unless `close_in_time`: then the mask leaves only tokens after which the text can still
+    be completed within max_tokens and the context.
 
     Shapes: prompt_ids: a list of at least one id
     Units:  times in seconds
@@ -102,7 +103,7 @@ def generate(
         if on_token is not None:
             on_token(token)
         stopped = text is not None and text.push(token)
-        if token in eos_ids:
+        if token in eos_ids if constraint is None else constraint.finished:
             reason = "eos"
         elif stopped:
             reason = "stop"
