@@ -368,6 +368,15 @@ def test_after_the_end_nothing_is_allowed():
     assert not constraint.finished and constraint.mask().tolist() == [True, True, False, True]
 
 
+def test_an_end_mark_with_bytes_is_no_text():
+    constraint = Constraint(Regex("a*b?"), [b"a", b"b", b"ab", b"b\n"], eos_ids=[2, 3])
+    assert constraint.mask().tolist() == [True, True, True, True]
+    constraint = Constraint(Regex("a*b"), [b"a", b"b", b"ab", b"b\n"], eos_ids=[2, 3])
+    assert constraint.mask().tolist() == [True, True, False, False]
+    with pytest.raises(ValueError, match=r"token 2 .* not allowed"):
+        constraint.advance(2)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -13,6 +13,7 @@ from firsttoken import llama, llama_torch, search
 from firsttoken.architectures import Architecture
 from firsttoken.constrained import Constraint, Regex
 from firsttoken.generate import generate
+from firsttoken.kv_cache import KVCache
 from firsttoken.llama import weight_shapes
 from firsttoken.sampling import SamplingParams, softmax
 from firsttoken.search import (
@@ -144,13 +145,44 @@ def test_width_one_is_greedy_choice(seed):
     assert beam.score == pytest.approx(beam.logprob / 12)
 
 
-def test_a_wider_beam_may_find_what_greedy_choice_misses():
-    found = 0
-    for seed in range(20):
-        model = tiny(seed, vocab_size=8, scale=2.0, eos_ids=())
-        narrow, wide = (beam_search(model, [1], w, 6, 0.0)[0].logprob for w in (1, 8))
-        found += wide > narrow + 1e-3
-    assert found >= 5
+class Chain:
+    """A model whose next token depends on the last alone: row i of the table follows token i."""
+
+    eos_ids = (EOS,)
+
+    def __init__(self, table):
+        self.table = np.array(table)
+        self.arch = Architecture("chain", 1, 2, 1, 1, 2, 2, len(table))
+
+    def new_cache(self, batch, capacity):
+        return KVCache(self.arch, batch, capacity)
+
+    def __call__(self, tokens, cache):
+        tokens = np.asarray(tokens)
+        nothing = np.zeros((len(tokens), 1, tokens.shape[1], 2))
+        cache.append(0, nothing, nothing)
+        with np.errstate(divide="ignore"):
+            return np.log(self.table)[tokens]
+
+
+def test_two_beams_find_what_greedy_choice_misses():
+    """1 goes to 2 first, which then spreads thin; 3 is less likely, but sure to end."""
+    chain = Chain([[1, 0, 0, 0], [0, 0, 0.6, 0.4], [0.3, 0.4, 0, 0.3], [1, 0, 0, 0]])
+    greedy, two = (beam_search(chain, [1], width, 2, 0.0)[0] for width in (1, 2))
+    assert greedy.ids == [2, 1] and np.exp(greedy.logprob) == pytest.approx(0.24)
+    assert two.ids == [3, EOS] and np.exp(two.logprob) == pytest.approx(0.4)
+
+
+def test_a_long_text_may_overtake_under_the_penalty_for_length():
+    """To end at once costs 0.51 a token. 1 costs 1.61 at first, then nothing: 0.2 over eight.
+
+    A search that compares with the next length only (1.61 / 2) would stop too early.
+    """
+    chain = Chain([[1, 0, 0], [0, 1, 0], [0.6, 0.2, 0.2]])
+    (best,) = beam_search(chain, [2], 1, 8, length_penalty=1.0)
+    assert best.ids == [1] * 8 and best.score == pytest.approx(np.log(0.2) / 8)
+    (best,) = beam_search(chain, [2], 1, 8, length_penalty=0.0)
+    assert best.ids == [EOS] and best.finished
 
 
 def test_a_cache_that_keeps_its_rows_is_wrong(monkeypatch):
