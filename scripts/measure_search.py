@@ -1,6 +1,6 @@
 """Measure what more tries bring the shipped model, on two tasks from the held-out text.
 
-    python scripts/measure_search.py            # writes data/measured/search.json, ~10 minutes
+    python scripts/measure_search.py            # writes data/measured/search.json, ~15 minutes
     python scripts/measure_search.py --quick    # a few tasks and tries, prints only
 
 "name": after `self.` or another dot, which name did the author write? Right: the same name.
@@ -178,6 +178,7 @@ def main() -> None:
     quick = parser.parse_args().quick
     n_tasks, n_tries = N_QUICK if quick else N_TASKS_AND_TRIES
 
+    started_at = commit()  # the code that runs, whatever is committed meanwhile
     model, tok = load_model(), tokenizer()
     text = data_path("heldout.txt").read_text(encoding="utf-8")
     report: dict = {"tasks": {}}
@@ -198,7 +199,7 @@ def main() -> None:
     report["provenance"] = {
         "script": "scripts/measure_search.py",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
+        "commit": started_at,
         "versions": {"firsttoken": version("firsttoken"), "numpy": version("numpy")}
         | {"python": platform.python_version()},
         "seed": SEED,
