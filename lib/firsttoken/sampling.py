@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,18 +39,22 @@ def apply_temperature(logits: Array, temperature: float | Array) -> Array:
     """
     logits, top = _checked(logits)
     temperature = _per_row("temperature", temperature, logits, 0, np.inf)
-    first = logits.argmax(axis=-1)[..., None] == np.arange(logits.shape[-1])
-    greedy = np.where(first, logits, -np.inf).astype(logits.dtype)
-    if np.all(temperature == 0):
-        return greedy
+    if np.all(temperature == 1):
+        return logits
     divisor = np.where(temperature > 0, temperature, 1)
-    with np.errstate(over="ignore"):
-        scaled = (logits / divisor).astype(logits.dtype)
-        # A tiny temperature can push even the largest logit to infinity. Softmax sees
-        # differences only, so count from the top there.
-        shifted = ((logits - top) / divisor).astype(logits.dtype)
-    scaled = np.where(np.isfinite(scaled.max(axis=-1, keepdims=True)), scaled, shifted)
-    return np.where(temperature > 0, scaled, greedy)
+    with np.errstate(all="ignore"):  # what overflows here is replaced below
+        scaled = logits / divisor.astype(logits.dtype)
+        overflow = ~np.isfinite(top / divisor.astype(logits.dtype))
+        if np.any(overflow):
+            # A tiny temperature can push even the largest logit to infinity. Softmax sees
+            # differences only, so count from the top there.
+            shifted = (logits.astype(np.float64) - top) / divisor
+            scaled = np.where(overflow, shifted, scaled).astype(logits.dtype)
+    if np.any(temperature == 0):
+        greedy = np.full_like(logits, -np.inf)
+        np.put_along_axis(greedy, logits.argmax(axis=-1)[..., None], top, axis=-1)
+        scaled = np.where(temperature > 0, scaled, greedy)
+    return scaled
 
 
 def keep_top_k(logits: Array, k: int | Array) -> Array:
@@ -66,10 +71,13 @@ def keep_top_k(logits: Array, k: int | Array) -> Array:
     """
     logits, _ = _checked(logits)
     k = _per_row("top_k", k, logits, 0, np.inf, whole=True)
-    if np.all(k == 0):
+    n_vocab = logits.shape[-1]
+    n_kept = np.where(k == 0, n_vocab, np.minimum(k, n_vocab))
+    if np.all(n_kept == n_vocab):
         return logits
-    rank = _falling(logits).argsort(axis=-1)  # the inverse permutation: 0 for the largest
-    return np.where((rank < k) | (k == 0), logits, -np.inf).astype(logits.dtype)
+    # A full sort would do; it is enough that the place of the n-th largest is right.
+    rising = np.partition(logits, np.unique(n_vocab - n_kept), axis=-1)
+    return _keep_largest(logits, rising, n_kept)
 
 
 def keep_top_p(logits: Array, p: float | Array) -> Array:
@@ -90,14 +98,11 @@ def keep_top_p(logits: Array, p: float | Array) -> Array:
     p = _per_row("top_p", p, logits, 0, 1)
     if np.all(p == 1):
         return logits
-    order = _falling(logits)
-    probability = np.take_along_axis(softmax(logits.astype(np.float64)), order, axis=-1)
-    mass_before = probability.cumsum(axis=-1) - probability
-    kept_in_order = mass_before < p - _slack(logits)
-    kept_in_order[..., 0] = True
-    kept = np.empty_like(kept_in_order)
-    np.put_along_axis(kept, order, kept_in_order, axis=-1)
-    return np.where(kept | (p == 1), logits, -np.inf).astype(logits.dtype)
+    rising = np.sort(logits, axis=-1)
+    mass = softmax(rising[..., ::-1].astype(np.float64)).cumsum(axis=-1)
+    short = mass[..., :-1] < p - _slack(logits)  # with so many tokens p is not yet reached
+    n_kept = np.where(p == 1, logits.shape[-1], 1 + short.sum(axis=-1, keepdims=True))
+    return _keep_largest(logits, rising, n_kept)
 
 
 def keep_min_p(logits: Array, min_p: float | Array) -> Array:
@@ -308,14 +313,14 @@ def _counts(logits: Array, ids: Sequence) -> Array:
     n_vocab = logits.shape[-1]
     if len(ids) == 0:
         return np.zeros(logits.shape, dtype=np.int64)
-    if logits.ndim == 1:
-        ids = np.asarray(ids)
-        if ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= n_vocab:
-            raise ValueError(f"token ids must be integers in 0 … {n_vocab - 1}, got {ids}")
-        return np.bincount(ids, minlength=n_vocab)
-    if logits.ndim != 2 or len(ids) != len(logits):
+    rows = [ids] if logits.ndim == 1 else ids
+    if logits.ndim > 2 or len(rows) * n_vocab != logits.size:
         raise ValueError(f"logits {logits.shape} need one list of ids per row, got {len(ids)}")
-    return np.stack([_counts(row, row_ids) for row, row_ids in zip(logits, ids, strict=True)])
+    flat = np.concatenate([np.zeros(0, dtype=np.int64), *[row for row in rows if len(row)]])
+    if flat.dtype.kind not in "iu" or np.any((flat < 0) | (flat >= n_vocab)):
+        raise ValueError(f"token ids must be integers in 0 … {n_vocab - 1}, got {flat}")
+    row = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    return np.bincount(row * n_vocab + flat, minlength=logits.size).reshape(logits.shape)
 
 
 def _penalize_seen(logits: Array, seen: Array, penalty: float | Array) -> Array:
@@ -326,9 +331,13 @@ def _penalize_seen(logits: Array, seen: Array, penalty: float | Array) -> Array:
     return np.where(seen, penalized, logits).astype(logits.dtype)
 
 
-def _falling(logits: Array) -> Array:
-    """Return the ids by falling logit, equal ones by rising id."""
-    return np.argsort(-logits, axis=-1, kind="stable")
+def _keep_largest(logits: Array, rising: Array, n: Array) -> Array:
+    """Keep the n (…, 1) largest of each row, of equal ones those with the lower id."""
+    rank = np.broadcast_to(logits.shape[-1] - n, (*logits.shape[:-1], 1))
+    least = np.take_along_axis(rising, rank, axis=-1)  # the smallest value that is kept
+    above, ties = logits > least, logits == least
+    n_ties = n - above.sum(axis=-1, keepdims=True)
+    return np.where(above | (ties & (ties.cumsum(axis=-1) <= n_ties)), logits, -np.inf)
 
 
 def _slack(logits: Array) -> float:
