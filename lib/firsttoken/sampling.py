@@ -41,14 +41,15 @@ def apply_temperature(logits: Array, temperature: float | Array) -> Array:
     temperature = _per_row("temperature", temperature, logits, 0, np.inf)
     if np.all(temperature == 1):
         return logits
-    divisor = np.where(temperature > 0, temperature, 1)
+    exact = np.where(temperature > 0, temperature, 1)
+    divisor = np.minimum(exact, np.finfo(logits.dtype).max).astype(logits.dtype)
     with np.errstate(all="ignore"):  # what overflows here is replaced below
-        scaled = logits / divisor.astype(logits.dtype)
-        overflow = ~np.isfinite(top / divisor.astype(logits.dtype))
+        scaled = logits / divisor
+        overflow = ~np.isfinite(top / divisor)
         if np.any(overflow):
             # A tiny temperature can push even the largest logit to infinity. Softmax sees
             # differences only, so count from the top there.
-            shifted = (logits.astype(np.float64) - top) / divisor
+            shifted = (logits.astype(np.float64) - top) / exact
             scaled = np.where(overflow, shifted, scaled).astype(logits.dtype)
     if np.any(temperature == 0):
         greedy = np.full_like(logits, -np.inf)
@@ -85,7 +86,7 @@ def keep_top_p(logits: Array, p: float | Array) -> Array:
 
     Tokens are taken by falling probability, equal ones by rising id, and the one that crosses
     p belongs to the set; so it is never empty. A sum that misses p by rounding only (1e-12;
-    for float32 logits 1e-6) counts as having reached it.
+    for float32 logits 2.4e-7) counts as having reached it.
 
     Shapes: logits and result: (…, V), -inf where dropped; p: a number, or (…) for one per row
     Raises: ValueError as `softmax`, and for a p outside 0 … 1.
@@ -109,7 +110,7 @@ def keep_min_p(logits: Array, min_p: float | Array) -> Array:
     """Keep the tokens at least min_p times as likely as the likeliest; 0 keeps everything.
 
     In logits that is a distance from the top, so no softmax is needed. A token that misses the
-    bound by rounding only (1e-12; for float32 logits 1e-6) is kept.
+    bound by rounding only (1e-12; for float32 logits 2.4e-7) is kept.
 
     Shapes: logits and result: (…, V), -inf where dropped; min_p: a number, or (…), one per row
     Raises: ValueError as `softmax`, and for a min_p outside 0 … 1.
@@ -120,10 +121,12 @@ def keep_min_p(logits: Array, min_p: float | Array) -> Array:
     """
     logits, top = _checked(logits)
     min_p = _per_row("min_p", min_p, logits, 0, 1)
+    if np.all(min_p == 0):
+        return logits
     with np.errstate(divide="ignore"):
         distance = np.log(min_p)  # log(0) = -inf keeps everything
     kept = logits >= top + distance - _slack(logits)
-    return np.where(kept, logits, -np.inf).astype(logits.dtype)
+    return np.where(kept, logits, -np.inf)
 
 
 def penalize_repetition(logits: Array, tokens: Sequence, penalty: float | Array) -> Array:
@@ -245,15 +248,8 @@ def next_token_distribution(
             params.presence_penalty,
             params.frequency_penalty,
         )
-    if params.temperature != 1:
-        logits = apply_temperature(logits, params.temperature)
-    if params.min_p > 0:
-        logits = keep_min_p(logits, params.min_p)
-    if params.top_k > 0:
-        logits = keep_top_k(logits, params.top_k)
-    if params.top_p < 1:
-        logits = keep_top_p(logits, params.top_p)
-    return softmax(logits)
+    logits = apply_temperature(logits, params.temperature)
+    return softmax(_filtered(logits, params.top_k, params.top_p, params.min_p))
 
 
 def draw(probabilities: Array, rng: np.random.Generator) -> Array:
@@ -267,15 +263,289 @@ def draw(probabilities: Array, rng: np.random.Generator) -> Array:
     >>> int(draw(np.array([0.0, 1.0, 0.0]), np.random.default_rng(0)))
     1
     """
-    probabilities = np.asarray(probabilities, dtype=np.float64)
-    if probabilities.ndim == 0 or not np.all(probabilities >= 0):
-        raise ValueError(f"probabilities must be (…, V) and not negative, got {probabilities}")
-    cumulative = probabilities.cumsum(axis=-1)
-    total = cumulative[..., -1:]
+    probabilities = _checked_weights(probabilities)
+    total = probabilities.sum(axis=-1)
     if not np.all(np.abs(total - 1) <= 1e-3):
-        raise ValueError(f"probabilities must sum to 1, got {total.ravel()}")
-    threshold = rng.random(total.shape) * total
-    return (cumulative <= threshold).sum(axis=-1)
+        raise ValueError(f"probabilities must sum to 1, got {total}")
+    return _invert(probabilities, rng.random(total.shape))[0]
+
+
+def gumbel_max(logits: Array, rng: np.random.Generator) -> Array:
+    """Draw one id per row from softmax(logits): the largest of logit plus Gumbel noise.
+
+    No softmax and no sum over the vocabulary: each token competes alone.
+
+    Shapes: logits (…, V); result (…), integers
+    Raises: ValueError as `softmax`.
+    Source: Maddison, Tarlow & Minka 2014, arXiv:1411.0030, sec. 2
+
+    >>> int(gumbel_max(np.array([-np.inf, 0.0, -np.inf]), np.random.default_rng(0)))
+    1
+    """
+    logits, _ = _checked(logits)
+    return (logits + rng.gumbel(size=logits.shape)).argmax(axis=-1)
+
+
+def exponential_race(probabilities: Array, rng: np.random.Generator) -> Array:
+    """Draw one id per row: token x arrives after a time Exp(1) / probability, the first wins.
+
+    Gumbel-max in other clothes, as -log of an Exp(1) number is Gumbel noise. Multiplying all
+    probabilities by one number changes no winner, so they need not sum to 1.
+
+    Shapes: probabilities (…, V); result (…), integers
+    Raises: ValueError for probabilities that are negative, NaN or infinite, and rows of zeros.
+    Source: vLLM (vllm/v1/sample/ops/topk_topp_sampler.py), whose q is the noise
+
+    >>> int(exponential_race(np.array([0.0, 5.0, 0.0]), np.random.default_rng(0)))
+    1
+    """
+    weights = _checked_weights(probabilities)
+    weights = weights / weights.max(axis=-1, keepdims=True)  # so that no winner underflows
+    times = np.full_like(weights, np.inf)  # probability 0 never arrives
+    np.divide(rng.standard_exponential(weights.shape), weights, out=times, where=weights > 0)
+    return times.argmin(axis=-1)
+
+
+class Shortlist(NamedTuple):
+    """The tokens of each row that its filters keep, with their probabilities.
+
+    `settled` is False for a row that has no short list: nothing filters it, or its filters
+    keep too much of the vocabulary. Its probabilities are all 0.
+
+    Shapes: ids, probabilities: (B, M), by rising id, with probability 0 where a token is
+            dropped or a row holds fewer than M; settled: (B,)
+    """
+
+    ids: Array
+    probabilities: Array
+    settled: Array
+
+
+def shortlist(
+    logits: Array,
+    temperature: float | Array = 1.0,
+    top_k: int | Array = 0,
+    top_p: float | Array = 1.0,
+    min_p: float | Array = 0.0,
+) -> Shortlist:
+    """Find the tokens that temperature, min-p, top-k and top-p keep without sorting them all.
+
+    Split the vocabulary into groups. The k-th largest of the groups' maxima is a floor: k
+    tokens are at least that large, so whatever lies below is none of the k largest. A few
+    hundred tokens are left, and the filters decide among those.
+
+    Shapes: logits (B, V); each parameter a number, or (B,) for one per row
+    Raises: ValueError as the filters do.
+
+    >>> logits = np.log(np.arange(1.0, 2001.0))[None]
+    >>> ids, probabilities, settled = shortlist(logits, top_k=2)
+    >>> ids[probabilities > 0].tolist(), settled.tolist()
+    ([1998, 1999], [True])
+    """
+    logits = np.asarray(logits)
+    temperature, *filters = row_parameters(logits, temperature, top_k, top_p, min_p)
+    return shorten(Rows(logits, temperature), *filters)
+
+
+def sample(
+    logits: Array,
+    rng: np.random.Generator,
+    temperature: float | Array = 1.0,
+    top_k: int | Array = 0,
+    top_p: float | Array = 1.0,
+    min_p: float | Array = 0.0,
+) -> Array:
+    """Draw one id per row, as temperature, min-p, top-k, top-p, softmax and `draw` would, faster.
+
+    The same numbers of `rng` give the same ids, but for rounding. Rows with a `shortlist` are
+    drawn from it; only the others cost passes over the whole vocabulary, or a sort.
+
+    Shapes: logits (B, V); each parameter a number, or (B,) for one per row; result (B,)
+    Raises: ValueError as the filters do.
+
+    >>> sample(np.log([[0.1, 0.9], [0.9, 0.1]]), np.random.default_rng(0), temperature=0).tolist()
+    [1, 0]
+    """
+    logits = np.asarray(logits)
+    temperature, *filters = row_parameters(logits, temperature, top_k, top_p, min_p)
+    return choose(Rows(logits, temperature), rng.random(len(logits)), *filters)
+
+
+class Rows:
+    """What `sample` reads of all V logits (B, V); everything else sees a few hundred a row.
+
+    `sampling_torch` has the same in PyTorch.
+    """
+
+    def __init__(self, logits: Array, temperature: Array):
+        self.logits, self.temperature = _checked(logits)[0], temperature
+        # A group is every n-th token, as NumPy is fastest along whole rows; about 64 tokens.
+        self.n_groups = max(1, logits.shape[1] // 64)
+
+    def maxima(self) -> Array:
+        """Return the largest logit of each group: (B, n)."""
+        n_rows, n_vocab = self.logits.shape
+        n = self.n_groups
+        rest = n_vocab % n
+        whole = self.logits[:, : n_vocab - rest].reshape(n_rows, -1, n)
+        maxima = whole.max(axis=1)
+        np.maximum(maxima[:, :rest], self.logits[:, n_vocab - rest :], out=maxima[:, :rest])
+        return maxima
+
+    def members(self, row: Array, group: Array) -> tuple[Array, Array]:
+        """Return ids and logits of some groups, each (m, size); -inf for ids of V and more."""
+        n_vocab = self.logits.shape[1]
+        ids = group[:, None] + np.arange(0, n_vocab, self.n_groups)
+        logits = self.logits[row[:, None], np.minimum(ids, n_vocab - 1)]
+        return ids, np.where(ids < n_vocab, logits, -np.inf)
+
+    def whole(self, rows: Array) -> Array:
+        """Return all logits of some rows, divided by the temperature: (r, V)."""
+        logits = self.logits if rows.all() else self.logits[rows]
+        return apply_temperature(logits, self.temperature[rows, 0])
+
+
+def row_parameters(
+    logits: Array,
+    temperature: float | Array,
+    top_k: int | Array,
+    top_p: float | Array,
+    min_p: float | Array,
+) -> tuple[Array, ...]:
+    """Check the parameters of a batch and return each as (B, 1); greedy is the best 1 of all.
+
+    Raises: ValueError for logits that are not (B, V), and as the filters do.
+    """
+    if logits.ndim != 2 or logits.shape[1] == 0:
+        raise ValueError(f"logits must be (B, V), V at least 1, got shape {tuple(logits.shape)}")
+    given = (
+        _per_row("temperature", temperature, logits, 0, np.inf),
+        _per_row("top_k", top_k, logits, 0, np.inf, whole=True),
+        _per_row("top_p", top_p, logits, 0, 1),
+        _per_row("min_p", min_p, logits, 0, 1),
+    )
+    greedy = given[0] == 0
+    return tuple(
+        np.broadcast_to(np.where(greedy, value, parameter), (len(logits), 1))
+        for value, parameter in zip((1, 1, 1, 0), given, strict=True)
+    )
+
+
+def shorten(rows: Rows, top_k: Array, top_p: Array, min_p: Array) -> Shortlist:
+    """Return the shortlist of `rows`, with each parameter as (B, 1)."""
+    groups, n_vocab = rows.maxima(), rows.logits.shape[1]
+    # Dividing by the temperature keeps the order: these are the maxima of what it leaves.
+    maxima = apply_temperature(groups, rows.temperature[:, 0])
+    top = maxima.max(axis=-1, keepdims=True)
+    by_mass = ((top_k == 0) & (min_p == 0) & (top_p < 1))[:, 0]
+    total = np.zeros(top.shape)  # what top-p counts where no other filter comes before it
+    if by_mass.any():
+        total[by_mass] = _weight(rows.whole(by_mass), top[by_mass])
+    floor = _floor(maxima, top, total, top_k, top_p, min_p)
+
+    above = maxima >= floor
+    n_above = above.sum(axis=-1)
+    settled = (n_above > 0) & (n_above <= maxima.shape[-1] // 2)  # longer lists save little
+    row, group = np.nonzero(above & settled[:, None])
+    ids, logits = rows.members(row, group)
+    # The row's largest beside them: what temperature does to them may depend on it.
+    logits = np.append(logits, groups.max(axis=-1, keepdims=True)[row], axis=-1)
+    logits = apply_temperature(logits, rows.temperature[row, 0])[:, :-1]
+
+    listed = logits >= floor[row]
+    row = np.broadcast_to(row[:, None], ids.shape)[listed]
+    order = np.argsort(row * n_vocab + ids[listed])
+    row, ids, logits = row[order], ids[listed][order], logits[listed][order]
+    n_listed = np.bincount(row, minlength=len(floor))
+    place = np.arange(len(row)) - (n_listed.cumsum() - n_listed)[row]  # within its row
+    shape = (len(floor), n_listed.max(initial=1))
+    table, short = np.zeros(shape, np.int64), np.full(shape, -np.inf, logits.dtype)
+    table[row, place], short[row, place] = ids, logits
+
+    alone = settled & by_mass
+    if alone.any():
+        # p of the whole row's mass is more of the list's own, from which p is counted below.
+        slack, ratio = _slack(short), total[alone] / _weight(short[alone], top[alone])
+        share = (top_p[alone] - slack) * ratio + slack
+        top_p = np.array(top_p, dtype=np.float64)
+        top_p[alone] = np.clip(share, 0, 1)
+        settled[alone] = share[:, 0] < 1  # else the list does not reach p
+
+    probabilities = np.zeros(shape, dtype=logits.dtype)
+    if settled.any():
+        kept = _filtered(short[settled], *(x[settled, 0] for x in (top_k, top_p, min_p)))
+        probabilities[settled] = softmax(kept)
+    return Shortlist(table, probabilities, settled)
+
+
+def _floor(
+    maxima: Array, top: Array, total: Array, top_k: Array, top_p: Array, min_p: Array
+) -> Array:
+    """Return (B, 1) that no kept logit lies below, from the largest of each group (B, n)."""
+    dtype, n_groups = maxima.dtype, maxima.shape[-1]
+    rising = np.sort(maxima, axis=-1)
+    # As many of the largest as it takes to hold p of the mass; where a group hides too many
+    # large ones that is a guess, and the list shows whether it was right.
+    mass = np.exp(np.subtract(rising[:, ::-1], top, dtype=np.float64)).cumsum(axis=-1)
+    n_mass = 1 + (mass < top_p * total).sum(axis=-1, keepdims=True)
+    n = np.where(total > 0, np.minimum(n_mass, n_groups // 4), top_k)
+    known = (n > 0) & (n <= n_groups)
+    floor = np.take_along_axis(rising, np.where(known, n_groups - n, 0), axis=-1)
+    with np.errstate(divide="ignore"):
+        bound = (top + np.log(min_p) - _slack(top)).astype(dtype)  # as in keep_min_p
+    floor = np.maximum(np.where(known, floor, -np.inf), np.nextafter(bound, dtype.type(-np.inf)))
+    floor = np.maximum(floor, np.finfo(dtype).min)  # what was dropped before stays out
+    free = (top_k == 0) & (top_p == 1) & (min_p == 0)
+    return np.where(free, np.inf, floor).astype(dtype)
+
+
+def choose(rows: Rows, uniform: Array, top_k: Array, top_p: Array, min_p: Array) -> Array:
+    """Return the ids that uniform numbers (B,) stand for, with each parameter as (B, 1)."""
+    table, probabilities, settled = shorten(rows, top_k, top_p, min_p)
+    chosen = np.zeros(len(uniform), dtype=np.int64)
+    place, _ = _invert(probabilities[settled], uniform[settled])
+    chosen[settled] = table[settled, place]  # a place in the list is no id yet
+    free = ((top_k == 0) & (top_p == 1) & (min_p == 0))[:, 0]
+    for rest in (free, ~settled & ~free):  # what nothing filters needs no sort
+        if rest.any():
+            kept = _filtered(rows.whole(rest), *(x[rest, 0] for x in (top_k, top_p, min_p)))
+            chosen[rest] = _invert_in_groups(softmax(kept), uniform[rest])
+    return chosen
+
+
+def _weight(logits: Array, top: Array) -> Array:
+    """Return the sum of exp(logits - top) of each row: (…, 1)."""
+    distance = np.subtract(logits, top, dtype=np.float64)
+    return np.exp(distance, out=distance).sum(axis=-1, keepdims=True)
+
+
+def _filtered(logits: Array, top_k: int | Array, top_p: float | Array, min_p: float | Array):
+    """Apply the filters in vLLM's order; each sees what the one before left."""
+    return keep_top_p(keep_top_k(keep_min_p(logits, min_p), top_k), top_p)
+
+
+def _invert(weights: Array, uniform: Array) -> tuple[Array, Array]:
+    """Return where uniform numbers (…) fall among the summed weights (…, V), and how far inside.
+
+    The second is again uniform in [0, 1): the part of that weight that lies before the number.
+    """
+    mass = weights.cumsum(axis=-1, dtype=np.float64)
+    threshold = uniform[..., None] * mass[..., -1:]
+    # The first place whose sum is above the threshold raised it: its weight is not 0.
+    place = (mass <= threshold).sum(axis=-1, keepdims=True)
+    weight = np.take_along_axis(weights, place, axis=-1)
+    inside = 1 - (np.take_along_axis(mass, place, axis=-1) - threshold) / weight
+    return place[..., 0], np.clip(inside[..., 0], 0, np.nextafter(1, 0))
+
+
+def _invert_in_groups(weights: Array, uniform: Array) -> Array:
+    """As `_invert` for (B, V), without summing it all: first the group of 64, then the place."""
+    size, n_vocab = 64, weights.shape[1]
+    sums = np.add.reduceat(weights, np.arange(0, n_vocab, size), axis=1)
+    group, inside = _invert(sums, uniform)
+    ids = group[:, None] * size + np.arange(size)
+    members = np.take_along_axis(weights, np.minimum(ids, n_vocab - 1), axis=1)
+    return group * size + _invert(np.where(ids < n_vocab, members, 0), inside)[0]
 
 
 def _checked(logits: Array) -> tuple[Array, Array]:
@@ -290,6 +560,17 @@ def _checked(logits: Array) -> tuple[Array, Array]:
         found = top[~np.isfinite(top)][0]
         raise ValueError(f"logits must hold no NaN and a finite largest value, got {found}")
     return logits, top
+
+
+def _checked_weights(probabilities: Array) -> Array:
+    """Return probabilities as float64: not negative, finite, and not all 0 in any row."""
+    weights = np.asarray(probabilities, dtype=np.float64)
+    if weights.ndim == 0 or weights.shape[-1] == 0:
+        raise ValueError(f"probabilities must be (…, V), V at least 1, got shape {weights.shape}")
+    largest = weights.max(axis=-1)
+    if not (np.all(weights >= 0) and np.all((largest > 0) & (largest < np.inf))):
+        raise ValueError(f"probabilities must be not negative, finite, not all 0; got {weights}")
+    return weights
 
 
 def _per_row(
@@ -342,4 +623,4 @@ def _keep_largest(logits: Array, rising: Array, n: Array) -> Array:
 
 def _slack(logits: Array) -> float:
     """What rounding may take from a sum of probabilities: a bound reached but for that counts."""
-    return max(1e-12, 8 * float(np.finfo(logits.dtype).eps))
+    return max(1e-12, 2 * float(np.finfo(logits.dtype).eps))
