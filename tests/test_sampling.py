@@ -6,18 +6,26 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.stats import chisquare
 from transformers.generation import logits_process as hf
 
 from firsttoken.sampling import (
+    Rows,
     SamplingParams,
     apply_temperature,
     draw,
+    exponential_race,
+    gumbel_max,
     keep_min_p,
     keep_top_k,
     keep_top_p,
     next_token_distribution,
     penalize_presence_frequency,
     penalize_repetition,
+    row_parameters,
+    sample,
+    shorten,
+    shortlist,
     softmax,
 )
 
@@ -79,8 +87,10 @@ def test_no_temperature_gives_nan(tau, dtype):
     np.testing.assert_allclose(p, [[0, 1, 0], [0.5, 0, 0.5]])
 
 
-def test_infinite_temperature_is_uniform_over_what_is_not_dropped():
-    p = softmax(apply_temperature(np.array([3.0, 1.0, -np.inf]), 1e12))
+@pytest.mark.parametrize("tau", [1e12, 1e38, 1e300])  # the last is no float32
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_infinite_temperature_is_uniform_over_what_is_not_dropped(tau, dtype):
+    p = softmax(apply_temperature(np.array([3.0, 1.0, -np.inf], dtype=dtype), tau))
     np.testing.assert_allclose(p, [0.5, 0.5, 0], atol=1e-9)
 
 
@@ -200,6 +210,26 @@ def test_the_order_of_the_steps_changes_the_result():
     assert (np.count_nonzero(first), np.count_nonzero(last)) == (1, 2)
 
 
+def test_the_order_of_the_filters_changes_the_result():
+    """Min-p first, as vLLM does it, keeps one token; last, as transformers does it, two."""
+    z = np.log([0.5, 0.2, 0.1, 0.1, 0.1])
+    p = next_token_distribution(z, SamplingParams(top_p=0.7, min_p=0.3))
+    assert kept(np.log(p, where=p > 0, out=np.full(5, -np.inf))) == {0}
+    assert kept(keep_min_p(keep_top_p(z, 0.7), 0.3)) == {0, 1}
+    processors = hf.TopPLogitsWarper(0.7), hf.MinPLogitsWarper(0.3)
+    last = z[None]
+    for processor in processors:
+        last = hf_logits(processor, last)
+    assert kept(last[0]) == {0, 1}
+
+
+@given(logits_1d, st.integers(1, 9), st.floats(0.05, 1), st.floats(0.01, 1))
+def test_on_one_distribution_every_filter_keeps_a_beginning_of_the_sorted_list(z, k, p, m):
+    """So there, and only there, the intersection is the smallest of the sets."""
+    sets = [kept(f) for f in (keep_top_k(z, k), keep_top_p(z, p), keep_min_p(z, m))]
+    assert kept(z) & sets[0] & sets[1] & sets[2] == min(sets, key=len)
+
+
 def test_the_result_is_renormalised_probabilities_not_their_sums():
     """The circulating code returns the cumulative sums: [.071, .214, .714]."""
     p = next_token_distribution(np.log([0.1, 0.2, 0.7]), SamplingParams(top_p=0.95))
@@ -256,6 +286,26 @@ def test_repetition_is_not_a_function_of_the_probabilities():
     assert np.abs(one - other).max() > 0.1
 
 
+def test_dividing_a_negative_logit_would_reward_repetition():
+    """The paper's formula divides every seen logit; transformers' rule turns that round."""
+    z = np.array([-2.0, -1.0])
+    assert softmax(z / np.array([1.5, 1.0]))[0] > softmax(z)[0]
+    assert softmax(penalize_repetition(z, [0], 1.5))[0] < softmax(z)[0]
+
+
+@given(rows, st.data())
+def test_each_row_has_its_own_penalty_and_its_own_tokens(z, data):
+    n = len(z)
+    ids = data.draw(st.lists(st.lists(st.integers(0, SIZE - 1)), min_size=n, max_size=n))
+    penalty = np.array(data.draw(st.lists(st.floats(0.5, 2), min_size=n, max_size=n)))
+    got = penalize_repetition(z, ids, penalty)
+    for i in range(n):
+        expected = z[i].copy()
+        for token in set(ids[i]):
+            expected[token] *= penalty[i] if expected[token] < 0 else 1 / penalty[i]
+        np.testing.assert_allclose(got[i], expected, rtol=1e-15)
+
+
 def test_presence_counts_once_and_frequency_every_time():
     z, counts = np.zeros((2, 3)), np.array([[0, 1, 3], [2, 0, 0]])
     got = penalize_presence_frequency(z, counts, np.array([0.5, 1.0]), 0.25)
@@ -298,15 +348,124 @@ def test_equal_to_transformers(scale):
     )
 
 
-# draw
+def test_random_batches_keep_what_transformers_keeps():
+    """In vLLM's order, both in float64: sums in float32 round differently (see the benchmark)."""
+    for scale, k, p, m in ((1, 50, 0.9, 0.01), (3, 400, 0.95, 0.001), (3, 20, 0.5, 0.2)):
+        z = RNG.normal(size=(32, 2000)) * scale
+        theirs = z / 0.8
+        for processor in (hf.MinPLogitsWarper(m), hf.TopKLogitsWarper(k), hf.TopPLogitsWarper(p)):
+            theirs = hf_logits(processor, theirs)
+        params = SamplingParams(temperature=0.8, top_k=k, top_p=p, min_p=m)
+        np.testing.assert_allclose(next_token_distribution(z, params), softmax(theirs), rtol=1e-9)
 
 
-def test_draw_follows_the_distribution():
-    """Each count is within 6 sigma: false alarm at most 5 × 2e-9."""
-    p, n = np.array([0.0, 0.5, 0.2, 0.0, 0.3]), 100_000
-    counts = np.bincount(draw(np.tile(p, (n, 1)), np.random.default_rng(0)), minlength=5)
-    assert counts[0] == counts[3] == 0
-    assert (np.abs(counts - n * p) <= 6 * np.sqrt(n * p * (1 - p))).all()
+def test_ties_and_how_transformers_breaks_them():
+    """Top-k there keeps every tie, top-p as many as here but with ids that its sort chooses."""
+    for _ in range(200):
+        z = np.round(2 * RNG.normal(size=(4, RNG.integers(2, 40))))
+        k, p, m = RNG.integers(1, 8), RNG.uniform(), RNG.uniform()
+        ours, theirs = keep_top_k(z, k), hf_logits(hf.TopKLogitsWarper(int(k)), z)
+        for one, other in zip(ours, theirs, strict=True):
+            assert kept(one) == set(sorted(kept(other), key=lambda i, z=other: (-z[i], i))[:k])
+        np.testing.assert_array_equal(keep_min_p(z, m), hf_logits(hf.MinPLogitsWarper(m), z))
+        ours, theirs = keep_top_p(z, p), hf_logits(hf.TopPLogitsWarper(p), z)
+        np.testing.assert_array_equal(np.sort(ours), np.sort(theirs))
+    flat = np.zeros((1, 4))
+    assert kept(hf_logits(hf.TopPLogitsWarper(0.5), flat)[0]) == {2, 3}
+    assert kept(keep_top_p(flat, 0.5)[0]) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("processor", "ours", "probabilities", "theirs", "expected"),
+    [
+        (hf.TopPLogitsWarper(0.8), (keep_top_p, 0.8), [0.5, 0.3, 0.2], {0, 1, 2}, {0, 1}),
+        (hf.MinPLogitsWarper(0.5), (keep_min_p, 0.5), [0.3, 0.1, 0.6], {2}, {0, 2}),
+        (hf.TopPLogitsWarper(1.0), (keep_top_p, 1.0), [1.0, 1e-17, 1e-30], {0, 1}, {0, 1, 2}),
+    ],
+)
+def test_bounds_that_transformers_misses_by_rounding(
+    processor, ours, probabilities, theirs, expected
+):
+    """1 - .8 < .2 in floating point, and .5 times .6 is above .3; here rounding is forgiven."""
+    z, (keep, parameter) = np.log(probabilities), ours
+    if parameter == 1.0:
+        z[2] = -800.0  # exp gives 0: to transformers no token, to p = 1 one like the others
+    assert kept(hf_logits(processor, z[None])[0]) == theirs
+    assert kept(keep(z, parameter)) == expected
+
+
+# Three ways to draw
+
+
+LAW = np.array([0.0, 0.45, 0.2, 0.05, 0.3, 0.0])
+DRAWS = 100_000
+
+
+def fits(ids):
+    """Pearson's test, and no token of probability 0. A right sampler fails once in 1e7 seeds."""
+    counts = np.bincount(ids, minlength=len(LAW))
+    positive = LAW > 0
+    if counts[~positive].any():
+        return False
+    return chisquare(counts[positive], DRAWS * LAW[positive]).pvalue > 1e-7
+
+
+with np.errstate(divide="ignore"):
+    LOGITS = np.tile(np.log(LAW) + 3, (DRAWS, 1))
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda rng: draw(softmax(LOGITS), rng),
+        lambda rng: gumbel_max(LOGITS, rng),
+        lambda rng: exponential_race(softmax(LOGITS), rng),
+        lambda rng: exponential_race(1e-300 * softmax(LOGITS), rng),  # need not be normalised
+        lambda rng: sample(LOGITS, rng),
+    ],
+)
+def test_every_way_to_draw_follows_the_law(way):
+    """Five ways: false alarm at most 5e-7."""
+    assert fits(way(np.random.default_rng(1)))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda rng: (LOGITS + rng.random(LOGITS.shape)).argmax(axis=-1),  # noise of another law
+        lambda rng: (softmax(LOGITS) + rng.gumbel(size=LOGITS.shape)).argmax(axis=-1),
+        lambda rng: (softmax(LOGITS) * rng.standard_exponential(LOGITS.shape)).argmax(axis=-1),
+        lambda rng: draw(np.sort(softmax(LOGITS))[:, ::-1], rng),  # places in the sorted list
+        lambda rng: draw(softmax(2 * LOGITS), rng),
+    ],
+)
+def test_wrong_ways_to_draw_are_seen(wrong):
+    assert not fits(wrong(np.random.default_rng(1)))
+
+
+class _Noise:
+    """A generator that returns given exponential times, and the Gumbel noise that they are."""
+
+    def __init__(self, times):
+        self.times = times
+
+    def standard_exponential(self, shape):
+        return np.broadcast_to(self.times, shape)
+
+    def gumbel(self, size):
+        return -np.log(np.broadcast_to(self.times, size))
+
+
+@given(rows, st.integers(0, 2**32))
+def test_the_race_is_gumbel_max_in_other_clothes(z, seed):
+    noise = _Noise(np.random.default_rng(seed).standard_exponential(z.shape))
+    np.testing.assert_array_equal(exponential_race(softmax(z), noise), gumbel_max(z, noise))
+
+
+def test_a_token_of_probability_zero_never_arrives():
+    """Not even with a time of 0 against one that is late, nor with probabilities near 0."""
+    for p in ([0.0, 1.0, 0.0], [0.0, 5e-324, 0.0]):
+        assert exponential_race(np.array(p), _Noise([0.0, 700.0, 0.0])) == 1
 
 
 class _Uniform:
@@ -319,9 +478,24 @@ class _Uniform:
         return np.full(shape, self.value)
 
 
-@given(logits_1d, st.sampled_from([0.0, 0.5, np.nextafter(1, 0)]))
+ENDS = [0.0, 0.5, np.nextafter(1, 0)]
+
+
+@given(logits_1d, st.sampled_from(ENDS))
 def test_draw_never_takes_a_dropped_token(z, uniform):
     assert np.isfinite(z[draw(softmax(z), _Uniform(uniform))])
+    assert np.isfinite(z[sample(z[None], _Uniform(uniform))[0]])
+
+
+def test_where_other_draws_take_a_dropped_token():
+    """A bound that belongs to the wrong side at u = 0, and a sum that rounding leaves below 1."""
+    p = np.array([0.0] + [1 / 27] * 27 + [0.0])
+    sums = p.cumsum()
+    assert sums[-1] < ENDS[-1]
+    wrong = [int(np.searchsorted(sums, u)) for u in ENDS]
+    assert (p[wrong[0]], wrong[2]) == (0, len(p))
+    assert [int(draw(p, _Uniform(u))) for u in ENDS] == [1, 14, 27]
+    assert [int(sample(np.log(p[None, 1:-1]), _Uniform(u))[0]) for u in ENDS] == [0, 13, 26]
 
 
 def test_draw_keeps_leading_axes_and_its_generator():
@@ -329,6 +503,164 @@ def test_draw_keeps_leading_axes_and_its_generator():
     one, two = (draw(p, np.random.default_rng(5)) for _ in range(2))
     assert one.shape == (2, 3) and (one == two).all()
     assert draw(p[0, 0], np.random.default_rng(0)).shape == ()
+
+
+# Batches: shortlist and sample against the filters and draw.
+
+HARD = st.sampled_from(["normal", "coarse", "bf16", "flat", "masked", "peaked", "tiny", "sorted"])
+per_row = {
+    "temperature": [0.0, 0.3, 0.7, 1.0, 2.0, 1e-320, 1e-40, 1e30],
+    "top_k": [0, 0, 1, 2, 5, 40, 5000],
+    "top_p": [0.0, 0.3, 0.8, 0.95, 1.0, 1.0],
+    "min_p": [0.0, 0.0, 0.001, 0.1, 1.0],
+}
+
+
+def hard_logits(kind, shape, dtype, rng):
+    """Logits on which shortcuts go wrong: ties, flat rows, few tokens left, values near 0."""
+    z = rng.normal(size=shape)
+    if kind == "coarse":
+        z = np.round(2 * z)
+    elif kind == "bf16":
+        z = torch.from_numpy(3 * z).bfloat16().double().numpy()
+    elif kind == "flat":
+        z[:] = 1.5
+    elif kind == "masked":
+        z[rng.random(shape) < 0.98] = -np.inf
+        z[:, 0] = 0.0
+    elif kind == "peaked":
+        z = rng.permuted(-2 * np.log(np.arange(1, shape[1] + 1) * np.ones(shape)), axis=1)
+    elif kind == "tiny":
+        z *= 1e-40
+    elif kind == "sorted":
+        z.sort(axis=1)
+    return z.astype(dtype)
+
+
+def batch(kind, n_vocab, dtype, seed, tied):
+    """Return logits of a batch, and parameters that differ from row to row, or one for all."""
+    rng = np.random.default_rng(seed)
+    n_rows = int(rng.integers(1, 7))
+    parameters = {
+        name: rng.choice(values, size=1 if tied else n_rows) for name, values in per_row.items()
+    }
+    if tied:
+        parameters = {name: value.item() for name, value in parameters.items()}
+    return hard_logits(kind, (n_rows, n_vocab), dtype, rng), parameters
+
+
+def reference(z, temperature, top_k, top_p, min_p):
+    """The filters over the whole vocabulary, in the order of vLLM."""
+    z = keep_min_p(apply_temperature(z, temperature), min_p)
+    return softmax(keep_top_p(keep_top_k(z, top_k), top_p))
+
+
+def spread_out(short, shape):
+    """Return the probabilities of a shortlist over the vocabulary."""
+    p = np.zeros(shape)
+    row, place = np.nonzero(short.probabilities)
+    p[row, short.ids[row, place]] = short.probabilities[row, place]
+    return p
+
+
+batches = st.builds(
+    batch,
+    HARD,
+    st.sampled_from([1, 5, 63, 64, 65, 128, 300, 1000, 4001]),
+    st.sampled_from([np.float32, np.float64]),
+    st.integers(0, 2**32),
+    st.booleans(),
+)
+
+
+@given(batches)
+def test_a_shortlist_keeps_what_the_filters_keep(case):
+    z, parameters = case
+    expected = reference(z, **parameters)
+    short = shortlist(z, **parameters)
+    got = spread_out(short, z.shape)[short.settled]
+    np.testing.assert_array_equal(got > 0, expected[short.settled] > 0)
+    np.testing.assert_allclose(got, expected[short.settled], rtol=1e-5)
+    assert (short.probabilities[~short.settled] == 0).all()
+    used = short.ids[0][short.probabilities[0] > 0]
+    assert (np.diff(used) > 0).all()  # by rising id
+
+
+@given(batches)
+def test_a_batch_is_drawn_as_row_by_row(case):
+    """The same uniform numbers, the same tokens; in float32 a token that the filters keep.
+
+    In float64 a number falls within rounding of a bound in about one row of 1e12.
+    """
+    z, parameters = case
+    before = z.copy()
+    expected = reference(z, **parameters)
+    ids = sample(z, np.random.default_rng(3), **parameters)
+    if z.dtype == np.float64:
+        np.testing.assert_array_equal(ids, draw(expected, np.random.default_rng(3)))
+    assert (expected[np.arange(len(z)), ids] > 0).all()
+    np.testing.assert_array_equal(z, before)
+
+
+def test_which_rows_have_a_shortlist():
+    """Flat rows, where top-p keeps nearly everything, and rows without a filter have none."""
+    z = np.tile(RNG.normal(size=4000), (7, 1))
+    z[2] = z[3] = 0.0
+    z[4, 5:] = -np.inf
+    parameters = {
+        "temperature": np.array([1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.1]),
+        "top_k": np.array([20, 0, 20, 0, 0, 0, 0]),
+        "top_p": np.array([0.9, 1.0, 0.9, 0.99, 1.0, 1.0, 0.9]),
+        "min_p": np.array([0.0, 0.0, 0.0, 0.0, 0.01, 0.0, 0.0]),
+    }
+    short = shortlist(z, **parameters)
+    #                                 k greedy  flat rows  masked  free   cold
+    assert short.settled.tolist() == [True, True, False, False, True, False, True]
+    flat = reference(z, **parameters)[3]
+    assert np.count_nonzero(flat) == 3960 and flat[:3960].all()  # ties by lower id
+    ids = sample(z, _Uniform(np.nextafter(1, 0)), **parameters)
+    assert ids[3] == 3959 and ids[1] == z[1].argmax() and ids[5] == 3999
+
+
+def test_a_shortlist_that_loses_a_token_is_seen():
+    """Wrong versions: a floor that is too high, and groups of which a part is not looked at."""
+
+    class TooHigh(Rows):
+        def maxima(self):
+            return super().maxima() + 1e-3
+
+    class Blind(Rows):
+        def members(self, row, group):
+            ids, logits = super().members(row, group)
+            return ids[:, 1:], logits[:, 1:]
+
+    z = np.random.default_rng(0).normal(size=(64, 6400))
+    temperature, *filters = row_parameters(z, 0.8, 20, 0.9, 0.0)
+    expected = reference(z, 0.8, 20, 0.9, 0.0) > 0
+    for version, right in ((Rows, True), (TooHigh, False), (Blind, False)):
+        short = shorten(version(z, temperature), *filters)
+        assert np.array_equal(spread_out(short, z.shape) > 0, expected) == right
+
+
+def test_a_batch_may_be_empty_and_takes_one_number_per_row():
+    assert sample(np.zeros((0, 100)), np.random.default_rng(0), top_p=0.9).shape == (0,)
+    rng, other = np.random.default_rng(0), np.random.default_rng(0)
+    sample(np.zeros((5, 100)), rng, top_k=np.array([0, 1, 2, 3, 100]))
+    other.random(5)
+    assert rng.random() == other.random()
+
+
+@pytest.mark.parametrize("function", [shortlist, lambda z, **p: sample(z, RNG, **p)])
+def test_batches_name_what_is_wrong(function):
+    for name, bad in (("temperature", -1), ("top_k", 1.5), ("top_p", 1.1), ("min_p", np.nan)):
+        for value in (bad, np.full(3, bad), np.zeros((2, 1), dtype=int)):
+            with pytest.raises(ValueError, match=name):
+                function(np.zeros((2, 200)), **{name: value})
+    nan, infinite, dropped = np.zeros((3, 2, 200))
+    nan[1, 199], infinite[0, 0], dropped[1] = np.nan, np.inf, -np.inf
+    for z in (nan, infinite, dropped, np.zeros(5), np.zeros((2, 0)), np.zeros((1, 2, 3))):
+        with pytest.raises(ValueError, match="logits"):
+            function(z, top_k=3)
 
 
 # Laws of every filter, and errors.
@@ -410,6 +742,12 @@ def test_params_are_frozen_and_take_a_bare_stop_string():
         (lambda: draw(np.array([0.5, 0.6]), RNG), "sum to 1"),
         (lambda: draw(np.array([1.5, -0.5]), RNG), "not negative"),
         (lambda: draw(np.array([np.nan, 1]), RNG), "not negative"),
+        (lambda: exponential_race(np.array([0.0, 0.0]), RNG), "not all 0"),
+        (lambda: exponential_race(np.array([-1.0, 2.0]), RNG), "not negative"),
+        (lambda: exponential_race(np.array([np.inf, 1.0]), RNG), "finite"),
+        (lambda: exponential_race(np.zeros((2, 0)), RNG), "V at least 1"),
+        (lambda: gumbel_max(np.array([np.nan, 1.0]), RNG), "logits"),
+        (lambda: gumbel_max(np.array([-np.inf, -np.inf]), RNG), "logits"),
     ],
 )
 def test_other_errors_name_what_is_wrong(call, message):

@@ -41,6 +41,11 @@ def apply_temperature(logits: Array, temperature: float | Array) -> Array:
     temperature = _per_row("temperature", temperature, logits, 0, np.inf)
     if np.all(temperature == 1):
         return logits
+    if np.any(temperature == 0):
+        greedy = np.full_like(logits, -np.inf)
+        np.put_along_axis(greedy, logits.argmax(axis=-1, keepdims=True), top, axis=-1)
+        if np.all(temperature == 0):
+            return greedy
     exact = np.where(temperature > 0, temperature, 1)
     divisor = np.minimum(exact, np.finfo(logits.dtype).max).astype(logits.dtype)
     with np.errstate(all="ignore"):  # what overflows here is replaced below
@@ -51,11 +56,7 @@ def apply_temperature(logits: Array, temperature: float | Array) -> Array:
             # differences only, so count from the top there.
             shifted = (logits.astype(np.float64) - top) / exact
             scaled = np.where(overflow, shifted, scaled).astype(logits.dtype)
-    if np.any(temperature == 0):
-        greedy = np.full_like(logits, -np.inf)
-        np.put_along_axis(greedy, logits.argmax(axis=-1)[..., None], top, axis=-1)
-        scaled = np.where(temperature > 0, scaled, greedy)
-    return scaled
+    return np.where(temperature > 0, scaled, greedy) if np.any(temperature == 0) else scaled
 
 
 def keep_top_k(logits: Array, k: int | Array) -> Array:
@@ -248,8 +249,15 @@ def next_token_distribution(
             params.presence_penalty,
             params.frequency_penalty,
         )
-    logits = apply_temperature(logits, params.temperature)
-    return softmax(_filtered(logits, params.top_k, params.top_p, params.min_p))
+    if params.temperature != 1:
+        logits = apply_temperature(logits, params.temperature)
+    if params.min_p > 0:
+        logits = keep_min_p(logits, params.min_p)
+    if params.top_k > 0:
+        logits = keep_top_k(logits, params.top_k)
+    if params.top_p < 1:
+        logits = keep_top_p(logits, params.top_p)
+    return softmax(logits)
 
 
 def draw(probabilities: Array, rng: np.random.Generator) -> Array:
@@ -267,7 +275,7 @@ def draw(probabilities: Array, rng: np.random.Generator) -> Array:
     total = probabilities.sum(axis=-1)
     if not np.all(np.abs(total - 1) <= 1e-3):
         raise ValueError(f"probabilities must sum to 1, got {total}")
-    return _invert(probabilities, rng.random(total.shape))[0]
+    return _invert(probabilities, rng.random(total.shape))
 
 
 def gumbel_max(logits: Array, rng: np.random.Generator) -> Array:
@@ -378,7 +386,9 @@ class Rows:
     """
 
     def __init__(self, logits: Array, temperature: Array):
-        self.logits, self.temperature = _checked(logits)[0], temperature
+        whole_numbers = logits.dtype.kind != "f"
+        self.logits = logits.astype(np.float64) if whole_numbers else logits
+        self.temperature = temperature
         # A group is every n-th token, as NumPy is fastest along whole rows; about 64 tokens.
         self.n_groups = max(1, logits.shape[1] // 64)
 
@@ -387,7 +397,7 @@ class Rows:
         n_rows, n_vocab = self.logits.shape
         n = self.n_groups
         rest = n_vocab % n
-        whole = self.logits[:, : n_vocab - rest].reshape(n_rows, -1, n)
+        whole = self.logits[:, : n_vocab - rest].reshape(n_rows, n_vocab // n, n)
         maxima = whole.max(axis=1)
         np.maximum(maxima[:, :rest], self.logits[:, n_vocab - rest :], out=maxima[:, :rest])
         return maxima
@@ -437,11 +447,13 @@ def shorten(rows: Rows, top_k: Array, top_p: Array, min_p: Array) -> Shortlist:
     # Dividing by the temperature keeps the order: these are the maxima of what it leaves.
     maxima = apply_temperature(groups, rows.temperature[:, 0])
     top = maxima.max(axis=-1, keepdims=True)
-    by_mass = ((top_k == 0) & (min_p == 0) & (top_p < 1))[:, 0]
-    total = np.zeros(top.shape)  # what top-p counts where no other filter comes before it
-    if by_mass.any():
+    unlimited = ((top_k == 0) & (min_p == 0))[:, 0]
+    n, by_mass, total = np.array(top_k), unlimited & (top_p[:, 0] < 1), np.zeros(top.shape)
+    if by_mass.any():  # no other filter comes before top-p: it counts the mass of the whole row
         total[by_mass] = _weight(rows.whole(by_mass), top[by_mass])
-    floor = _floor(maxima, top, total, top_k, top_p, min_p)
+        n[by_mass] = _n_for(top_p[by_mass] * total[by_mass], maxima[by_mass])
+    floor = np.maximum(_kth_largest(maxima, n), _min_p_bound(top, min_p))
+    floor[unlimited & ~by_mass] = np.inf  # no filter, no list
 
     above = maxima >= floor
     n_above = above.sum(axis=-1)
@@ -478,32 +490,37 @@ def shorten(rows: Rows, top_k: Array, top_p: Array, min_p: Array) -> Shortlist:
     return Shortlist(table, probabilities, settled)
 
 
-def _floor(
-    maxima: Array, top: Array, total: Array, top_k: Array, top_p: Array, min_p: Array
-) -> Array:
-    """Return (B, 1) that no kept logit lies below, from the largest of each group (B, n)."""
-    dtype, n_groups = maxima.dtype, maxima.shape[-1]
-    rising = np.sort(maxima, axis=-1)
-    # As many of the largest as it takes to hold p of the mass; where a group hides too many
-    # large ones that is a guess, and the list shows whether it was right.
-    mass = np.exp(np.subtract(rising[:, ::-1], top, dtype=np.float64)).cumsum(axis=-1)
-    n_mass = 1 + (mass < top_p * total).sum(axis=-1, keepdims=True)
-    n = np.where(total > 0, np.minimum(n_mass, n_groups // 4), top_k)
-    known = (n > 0) & (n <= n_groups)
-    floor = np.take_along_axis(rising, np.where(known, n_groups - n, 0), axis=-1)
+def _n_for(wanted: Array, maxima: Array) -> Array:
+    """Return how many of the largest maxima it takes to hold a mass (B, 1), at most a quarter.
+
+    A guess where a group hides a second large logit: whether the list holds the mass shows later.
+    """
+    falling = np.sort(maxima, axis=-1)[:, ::-1].astype(np.float64)
+    mass = np.exp(falling - falling[:, :1]).cumsum(axis=-1)
+    return np.minimum(1 + (mass < wanted).sum(axis=-1, keepdims=True), maxima.shape[-1] // 4)
+
+
+def _kth_largest(maxima: Array, k: Array) -> Array:
+    """Return the k-th largest of each row, -inf where k is 0 or too large: (B, 1)."""
+    n_groups = maxima.shape[-1]
+    known = (k > 0) & (k <= n_groups)
+    place = np.where(known, n_groups - k, 0)
+    rising = np.partition(maxima, np.unique(place), axis=-1)
+    return np.where(known, np.take_along_axis(rising, place, axis=-1), -np.inf)
+
+
+def _min_p_bound(top: Array, min_p: Array) -> Array:
+    """Return a number just below what min-p keeps; all that is not -inf where it keeps all."""
     with np.errstate(divide="ignore"):
-        bound = (top + np.log(min_p) - _slack(top)).astype(dtype)  # as in keep_min_p
-    floor = np.maximum(np.where(known, floor, -np.inf), np.nextafter(bound, dtype.type(-np.inf)))
-    floor = np.maximum(floor, np.finfo(dtype).min)  # what was dropped before stays out
-    free = (top_k == 0) & (top_p == 1) & (min_p == 0)
-    return np.where(free, np.inf, floor).astype(dtype)
+        bound = (top + np.log(min_p) - _slack(top)).astype(top.dtype)  # as in keep_min_p
+    return np.maximum(np.nextafter(bound, top.dtype.type(-np.inf)), np.finfo(top.dtype).min)
 
 
 def choose(rows: Rows, uniform: Array, top_k: Array, top_p: Array, min_p: Array) -> Array:
     """Return the ids that uniform numbers (B,) stand for, with each parameter as (B, 1)."""
     table, probabilities, settled = shorten(rows, top_k, top_p, min_p)
     chosen = np.zeros(len(uniform), dtype=np.int64)
-    place, _ = _invert(probabilities[settled], uniform[settled])
+    place = _invert(probabilities[settled], uniform[settled])
     chosen[settled] = table[settled, place]  # a place in the list is no id yet
     free = ((top_k == 0) & (top_p == 1) & (min_p == 0))[:, 0]
     for rest in (free, ~settled & ~free):  # what nothing filters needs no sort
@@ -524,28 +541,26 @@ def _filtered(logits: Array, top_k: int | Array, top_p: float | Array, min_p: fl
     return keep_top_p(keep_top_k(keep_min_p(logits, min_p), top_k), top_p)
 
 
-def _invert(weights: Array, uniform: Array) -> tuple[Array, Array]:
-    """Return where uniform numbers (…) fall among the summed weights (…, V), and how far inside.
-
-    The second is again uniform in [0, 1): the part of that weight that lies before the number.
-    """
+def _invert(weights: Array, uniform: Array) -> Array:
+    """Return where uniform numbers (…) from [0, 1) fall among the summed weights (…, V)."""
     mass = weights.cumsum(axis=-1, dtype=np.float64)
-    threshold = uniform[..., None] * mass[..., -1:]
     # The first place whose sum is above the threshold raised it: its weight is not 0.
-    place = (mass <= threshold).sum(axis=-1, keepdims=True)
-    weight = np.take_along_axis(weights, place, axis=-1)
-    inside = 1 - (np.take_along_axis(mass, place, axis=-1) - threshold) / weight
-    return place[..., 0], np.clip(inside[..., 0], 0, np.nextafter(1, 0))
+    return (mass <= uniform[..., None] * mass[..., -1:]).sum(axis=-1)
 
 
 def _invert_in_groups(weights: Array, uniform: Array) -> Array:
     """As `_invert` for (B, V), without summing it all: first the group of 64, then the place."""
     size, n_vocab = 64, weights.shape[1]
     sums = np.add.reduceat(weights, np.arange(0, n_vocab, size), axis=1)
-    group, inside = _invert(sums, uniform)
-    ids = group[:, None] * size + np.arange(size)
+    group = _invert(sums, uniform)[:, None]
+    # How far inside its group a number falls is again uniform in [0, 1).
+    mass = sums.cumsum(axis=1, dtype=np.float64)
+    left = np.take_along_axis(mass, group, axis=1) - uniform[:, None] * mass[:, -1:]
+    inside = np.clip(1 - left / np.take_along_axis(sums, group, axis=1), 0, np.nextafter(1, 0))
+    ids = group * size + np.arange(size)
     members = np.take_along_axis(weights, np.minimum(ids, n_vocab - 1), axis=1)
-    return group * size + _invert(np.where(ids < n_vocab, members, 0), inside)[0]
+    place = _invert(np.where(ids < n_vocab, members, 0), inside[:, 0])
+    return group[:, 0] * size + place
 
 
 def _checked(logits: Array) -> tuple[Array, Array]:
