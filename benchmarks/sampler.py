@@ -9,14 +9,13 @@ this one run. Before that, the tokens that each of them keeps are compared, row 
 
 import json
 import os
-import platform
-import re
 import time
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import torch
+from decode import processor
 from tqdm import tqdm
 from transformers.generation import logits_process
 
@@ -103,13 +102,6 @@ def rows_that_differ(logits: np.ndarray, parameters: dict) -> dict:
             for precision, their in theirs.items()
         }
     return report
-
-
-def processor() -> str:
-    """The processor's name where Linux tells it, else its architecture."""
-    info = Path("/proc/cpuinfo")
-    names = re.findall(r"model name\s*: (.+)", info.read_text()) if info.exists() else []
-    return names[0] if names else platform.machine()
 
 
 def main() -> None:

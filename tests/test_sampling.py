@@ -105,6 +105,12 @@ def test_top_k_keeps_exactly_k_with_ties_by_lower_id(z, k):
     assert all(got[i] == z[i] for i in kept(got))
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint64])
+def test_top_k_counts_in_any_format_of_whole_numbers(dtype):
+    k = np.array([3, 100], dtype=dtype)
+    assert np.isfinite(keep_top_k(RNG.normal(size=(2, 300)), k)).sum(axis=1).tolist() == [3, 100]
+
+
 def test_a_threshold_would_keep_all_ties():
     """The usual implementation keeps everything not below the k-th largest: three here."""
     z = np.array([3.0, 3.0, 3.0, 1.0])

@@ -285,7 +285,7 @@ def gumbel_max(logits: Array, rng: np.random.Generator) -> Array:
 
     Shapes: logits (…, V); result (…), integers
     Raises: ValueError as `softmax`.
-    Source: Maddison, Tarlow & Minka 2014, arXiv:1411.0030, sec. 2
+    Source: Maddison, Tarlow & Minka 2014, arXiv:1411.0030; the law of the noise: Gumbel 1954
 
     >>> int(gumbel_max(np.array([-np.inf, 0.0, -np.inf]), np.random.default_rng(0)))
     1
@@ -302,7 +302,7 @@ def exponential_race(probabilities: Array, rng: np.random.Generator) -> Array:
 
     Shapes: probabilities (…, V); result (…), integers
     Raises: ValueError for probabilities that are negative, NaN or infinite, and rows of zeros.
-    Source: vLLM (vllm/v1/sample/ops/topk_topp_sampler.py), whose q is the noise
+    Source: vLLM (vllm/v1/sample/ops/topk_topp_sampler.py, random_sample), whose q is the noise
 
     >>> int(exponential_race(np.array([0.0, 5.0, 0.0]), np.random.default_rng(0)))
     1
@@ -310,7 +310,8 @@ def exponential_race(probabilities: Array, rng: np.random.Generator) -> Array:
     weights = _checked_weights(probabilities)
     weights = weights / weights.max(axis=-1, keepdims=True)  # so that no winner underflows
     times = np.full_like(weights, np.inf)  # probability 0 never arrives
-    np.divide(rng.standard_exponential(weights.shape), weights, out=times, where=weights > 0)
+    with np.errstate(over="ignore"):  # later than any number that can be written
+        np.divide(rng.standard_exponential(weights.shape), weights, out=times, where=weights > 0)
     return times.argmin(axis=-1)
 
 
@@ -443,13 +444,14 @@ def row_parameters(
 
 def shorten(rows: Rows, top_k: Array, top_p: Array, min_p: Array) -> Shortlist:
     """Return the shortlist of `rows`, with each parameter as (B, 1)."""
-    groups, n_vocab = rows.maxima(), rows.logits.shape[1]
+    groups = rows.maxima()
     # Dividing by the temperature keeps the order: these are the maxima of what it leaves.
     maxima = apply_temperature(groups, rows.temperature[:, 0])
     top = maxima.max(axis=-1, keepdims=True)
     unlimited = ((top_k == 0) & (min_p == 0))[:, 0]
-    n, by_mass, total = np.array(top_k), unlimited & (top_p[:, 0] < 1), np.zeros(top.shape)
-    if by_mass.any():  # no other filter comes before top-p: it counts the mass of the whole row
+    by_mass = unlimited & (top_p[:, 0] < 1)  # top-p alone counts the mass of the whole row
+    n, total = np.array(top_k), np.zeros(top.shape)
+    if by_mass.any():
         total[by_mass] = _weight(rows.whole(by_mass), top[by_mass])
         n[by_mass] = _n_for(top_p[by_mass] * total[by_mass], maxima[by_mass])
     floor = np.maximum(_kth_largest(maxima, n), _min_p_bound(top, min_p))
@@ -466,28 +468,32 @@ def shorten(rows: Rows, top_k: Array, top_p: Array, min_p: Array) -> Shortlist:
 
     listed = logits >= floor[row]
     row = np.broadcast_to(row[:, None], ids.shape)[listed]
-    order = np.argsort(row * n_vocab + ids[listed])
-    row, ids, logits = row[order], ids[listed][order], logits[listed][order]
-    n_listed = np.bincount(row, minlength=len(floor))
-    place = np.arange(len(row)) - (n_listed.cumsum() - n_listed)[row]  # within its row
-    shape = (len(floor), n_listed.max(initial=1))
-    table, short = np.zeros(shape, np.int64), np.full(shape, -np.inf, logits.dtype)
-    table[row, place], short[row, place] = ids, logits
+    ids, logits = _table(row, ids[listed], logits[listed], len(floor))
 
     alone = settled & by_mass
     if alone.any():
-        # p of the whole row's mass is more of the list's own, from which p is counted below.
-        slack, ratio = _slack(short), total[alone] / _weight(short[alone], top[alone])
+        # p of the row's mass is more of the list's own mass, of which p is counted below.
+        slack, ratio = _slack(logits), total[alone] / _weight(logits[alone], top[alone])
         share = (top_p[alone] - slack) * ratio + slack
         top_p = np.array(top_p, dtype=np.float64)
         top_p[alone] = np.clip(share, 0, 1)
         settled[alone] = share[:, 0] < 1  # else the list does not reach p
-
-    probabilities = np.zeros(shape, dtype=logits.dtype)
+    probabilities = np.zeros_like(logits)
     if settled.any():
-        kept = _filtered(short[settled], *(x[settled, 0] for x in (top_k, top_p, min_p)))
+        kept = _filtered(logits[settled], *(x[settled, 0] for x in (top_k, top_p, min_p)))
         probabilities[settled] = softmax(kept)
-    return Shortlist(table, probabilities, settled)
+    return Shortlist(ids, probabilities, settled)
+
+
+def _table(row: Array, ids: Array, logits: Array, n_rows: int) -> tuple[Array, Array]:
+    """Return a list of (row, id, logit) as tables (B, M): ids rise, -inf fills short rows."""
+    order = np.lexsort((ids, row))
+    n_listed = np.bincount(row, minlength=n_rows)
+    place = np.arange(len(row)) - np.repeat(n_listed.cumsum() - n_listed, n_listed)
+    shape, at = (n_rows, n_listed.max(initial=1)), (row[order], place)
+    id_table, logit_table = np.zeros(shape, np.int64), np.full(shape, -np.inf, logits.dtype)
+    id_table[at], logit_table[at] = ids[order], logits[order]
+    return id_table, logit_table
 
 
 def _n_for(wanted: Array, maxima: Array) -> Array:
@@ -601,6 +607,7 @@ def _per_row(
         )
     if not np.all((value >= low) & (value <= high) & (value < np.inf)):
         raise ValueError(f"{name} must lie within {low} … {high}, got {value}")
+    value = value.astype(np.int64) if whole else value  # a uint8 cannot be compared with V
     return value[..., None] if value.ndim else value
 
 
