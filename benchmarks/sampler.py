@@ -57,9 +57,9 @@ def some_logits(kind: str, n_vocab: int) -> np.ndarray:
 def transformers_logits(logits: torch.Tensor, parameters: dict) -> torch.Tensor:
     """Return the logits with -inf where a processor of transformers drops a token."""
     unused_ids = torch.zeros((BATCH, 1), dtype=torch.long)
-    for name, processor in PROCESSORS.items():
+    for name, warper in PROCESSORS.items():
         if name in parameters:
-            logits = processor(parameters[name])(unused_ids, logits)
+            logits = warper(parameters[name])(unused_ids, logits)
     return logits
 
 
