@@ -3,14 +3,16 @@
     python benchmarks/sampler.py            # prints a table and writes benchmarks/sampler.json
 
 transformers: its logits processors, softmax and torch.multinomial, in vLLM's order. All programs
-see the same logits, in turn, several times; what counts is the ratio of their fastest runs within
-this one run. Before that, the tokens that each of them keeps are compared, row by row.
+see the same logits, in turn, several times, with one thread and with all; what counts is the ratio
+of their fastest runs within this one run. Before that, the tokens that each of them keeps are
+compared, row by row.
 """
 
 import json
 import os
 import time
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,7 @@ from transformers.generation import logits_process
 
 from firsttoken import sampling, sampling_torch
 
-BATCH, VOCABULARIES, ROUNDS = 64, (32_000, 128_256), 9  # Llama 2's and Llama 3's vocabulary
+BATCH, VOCABULARIES, ROUNDS = 64, (32_000, 128_256), 7  # Llama 2's and Llama 3's vocabulary
 FOUR = {"temperature": 0.8, "min_p": 0.05, "top_k": 50, "top_p": 0.95}
 SETTINGS = {  # which of the four are on, and the logits that they meet
     "all four": ("temperature min_p top_k top_p", "spread"),
@@ -106,6 +108,7 @@ def rows_that_differ(logits: np.ndarray, parameters: dict) -> dict:
 
 def main() -> None:
     busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    all_threads = torch.get_num_threads()
     results = []
     cases = [(n_vocab, *setting) for n_vocab in VOCABULARIES for setting in SETTINGS.items()]
     for n_vocab, setting, (names, kind) in tqdm(cases, desc="settings"):
@@ -114,11 +117,11 @@ def main() -> None:
         candidates = programs(logits, parameters)
         seconds = {name: [] for name in candidates}
         rows = rows_that_differ(logits, parameters)  # also warms up
-        for _ in range(ROUNDS):
-            for name, run in candidates.items():
-                start = time.perf_counter()
-                run()
-                seconds[name].append(time.perf_counter() - start)
+        for threads, (name, run) in product([1, all_threads] * ROUNDS, candidates.items()):
+            torch.set_num_threads(threads)
+            start = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - start)
         ms = {name: 1e3 * min(s) for name, s in seconds.items()}
         results.append(
             {
@@ -146,7 +149,7 @@ def main() -> None:
         "batch": BATCH,
         "rounds": ROUNDS,
         "results": results,
-        "machine": f"{processor()}, {torch.get_num_threads()} threads",
+        "machine": f"{processor()}, {all_threads} threads",
         "load_average_before": busy,
         "versions": {name: version(name) for name in ("torch", "transformers", "numpy")},
     }
