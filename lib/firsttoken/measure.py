@@ -411,8 +411,8 @@ def ladder(
 class Run:
     """One calibration of a machine and the decode steps that were measured after it.
 
-    `held_out` has the same profile and the steps of another model, at which nobody looked while
-    the way of predicting was worked out.
+    `held_out` has the same profile and the steps of another model, of other sizes than those that
+    the way of predicting was tuned on.
     """
 
     arch: Architecture
