@@ -356,8 +356,8 @@ def _halves(x, angles):
     [
         ("_rotate_pairs", _halves),
         ("_rotate_pairs", lambda x, angles: x),
-        ("LatentAttention._normed", lambda self, x, name: x),
-        ("LatentAttention._normed", lambda self, x, name: x * self.weights[name]),
+        ("rms_norm", lambda x, weight, eps: x),
+        ("rms_norm", lambda x, weight, eps: x * weight),
     ],
 )
 def test_mistakes_in_latent_attention_would_show(name, wrong, monkeypatch):

@@ -195,7 +195,9 @@ class LatentAttention:
         if self.arch.q_latent_dim is None:
             q = x @ self.weights["q_proj"].T
         else:
-            q = self._normed(x @ self.weights["q_a_proj"].T, "q_a_layernorm")
+            q = rms_norm(
+                x @ self.weights["q_a_proj"].T, self.weights["q_a_layernorm"], self.norm_eps
+            )
             q = q @ self.weights["q_b_proj"].T
         q = q.reshape(*x.shape[:2], self.arch.n_heads, -1).swapaxes(1, 2)
         plain, rotary = q[..., : self.plain_dim], q[..., self.plain_dim :]
@@ -205,7 +207,7 @@ class LatentAttention:
         """Make what is cached, the latent and the rotary key: [B, 1, T, d_c + d_r]."""
         both = x @ self.weights["kv_a_proj_with_mqa"].T
         latent, rotary = both[..., : self.arch.latent_dim], both[..., self.arch.latent_dim :]
-        latent = self._normed(latent, "kv_a_layernorm")
+        latent = rms_norm(latent, self.weights["kv_a_layernorm"], self.norm_eps)
         return np.concatenate([latent, _rotate_pairs(rotary, angles)], axis=-1)[:, None]
 
     def _plain(self, q: Array, cached: Array, window: int | None) -> Array:
@@ -224,9 +226,18 @@ class LatentAttention:
         mixed = attention(q, cached, latent, True, window, scale=self.scale)  # [B, N, T, d_c]
         return mixed @ self.up_value.swapaxes(1, 2)
 
-    def _normed(self, x: Array, name: str) -> Array:
-        mean_square = np.mean(x * x, axis=-1, keepdims=True)
-        return x / np.sqrt(mean_square + self.norm_eps) * self.weights[name]
+
+def rms_norm(x: Array, weight: Array, eps: float) -> Array:
+    """Scale each vector to a root mean square of one, then each feature by its weight.
+
+    Shapes: x (…, D), weight (D,); result (…, D)
+    Source: Zhang & Sennrich 2019, arXiv:1910.07467, eq. 4
+
+    >>> rms_norm(np.array([3.0, 4.0, 0.0, 0.0]), np.ones(4), eps=0.0).tolist()
+    [1.2, 1.6, 0.0, 0.0]
+    """
+    mean_square = np.vecdot(x, x)[..., None] / x.shape[-1]
+    return x / np.sqrt(mean_square + eps) * weight
 
 
 def receptive_field(arch: Architecture, n_tokens: int, sinks: int = 0) -> Array:

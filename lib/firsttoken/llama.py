@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from firsttoken.architectures import Architecture, from_hf_config
-from firsttoken.attention import attention
+from firsttoken.attention import attention, rms_norm
 from firsttoken.kv_cache import KVCache
 
 Array = np.ndarray
@@ -140,19 +140,6 @@ class Llama:
         both = _project(h, block.gate_up)  # [B, T, 2F]
         gate, up = both[..., : self.arch.d_ff], both[..., self.arch.d_ff :]
         return _project(silu(gate) * up, block.down)
-
-
-def rms_norm(x: Array, weight: Array, eps: float) -> Array:
-    """Scale each vector to a root mean square of one, then each feature by its weight.
-
-    Shapes: x (…, D), weight (D,); result (…, D)
-    Source: Zhang & Sennrich 2019, arXiv:1910.07467, eq. 4
-
-    >>> rms_norm(np.array([3.0, 4.0, 0.0, 0.0]), np.ones(4), eps=0.0).tolist()
-    [1.2, 1.6, 0.0, 0.0]
-    """
-    mean_square = np.vecdot(x, x)[..., None] / x.shape[-1]
-    return x / np.sqrt(mean_square + eps) * weight
 
 
 def rotate(x: Array, cos: Array, sin: Array) -> Array:
