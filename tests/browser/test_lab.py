@@ -247,7 +247,7 @@ def test_a_chapter_is_not_hidden_by_what_was_open_before(lab, context):
     with page.expect_response(lambda r: "/workspaces" in r.url and r.request.method == "PUT"):
         page.evaluate(command, "application:toggle-mode")
         page.evaluate(command, "launcher:create")
-    assert page.evaluate("() => window.jupyterapp.shell.currentWidget.title.label") == "Launcher"
+    page.wait_for_function("() => jupyterapp.shell.currentWidget?.title.label === 'Launcher'")
     page.wait_for_timeout(2000)  # the layout is stored a moment after the last change
     opened(page, lab)
     page.wait_for_timeout(2000)  # a layout that comes back late would show now
