@@ -516,8 +516,8 @@ def _array_difference(got: np.ndarray, want: np.ndarray, rtol: float, atol: floa
     wrong = np.argwhere(~_agree(got, want, rtol, atol))
     first = tuple(int(i) for i in wrong[0])
     return (
-        f"{len(wrong)} of {got.size} elements differ, the first at {_index(first)}: "
-        f"{got[first]:.8g} where {want[first]:.8g} is expected."
+        f"Wrong in {len(wrong)} of {got.size} elements, the first at {_index(first)}: "
+        f"{got[first]:.8g}."
     )
 
 
