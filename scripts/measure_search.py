@@ -108,7 +108,9 @@ def line_starts(text: str) -> list[int]:
     return np.cumsum([0, 0, *map(len, text.splitlines(keepends=True))]).tolist()
 
 
-def measure(model, tok, tasks: list[Task], n: int, temperature: float) -> dict:
+def measure(
+    model, tok, tasks: list[Task], n: int, temperature: float, greedy: list[list[bool]]
+) -> dict:
     """Return, for each number of tries up to n, the share of tasks answered rightly."""
     counts = [2**i for i in range(n.bit_length()) if 2**i <= n]
     rng = np.random.default_rng(SEED)
@@ -132,13 +134,16 @@ def measure(model, tok, tasks: list[Task], n: int, temperature: float) -> dict:
         "temperature": temperature,
         "tries": counts,
         "tokens_per_try": float(np.mean(lengths)),
-        "curves": {name: summary(rows) for name, rows in curves.items()},
+        "curves": {name: summary(rows) | paired(rows, greedy) for name, rows in curves.items()},
     }
 
 
 def beams(model, tok, tasks: list[Task], width: int) -> dict:
-    """Return the share of tasks that the best beam answers rightly; width 1 is greedy choice."""
-    right, n_tokens = [], []
+    """Return for each task whether the best beam is right; width 1 is greedy choice.
+
+    `cut` says whether max_tokens came before the end. (Some texts are right all the same.)
+    """
+    right, n_tokens, cut = [], [], []
     for task in tqdm(tasks, desc=f"beams {width}"):
         ends = [
             i
@@ -152,7 +157,20 @@ def beams(model, tok, tasks: list[Task], width: int) -> dict:
         end = min((at for stop in task.stop if (at := text.find(stop)) >= 0), default=len(text))
         right.append([task.is_right(text[:end])])
         n_tokens.append(len(found[0].ids))
-    return {"width": width, "tokens": float(np.mean(n_tokens)), **summary(right)}
+        cut.append(not found[0].finished)
+    return {"width": width, "n_tokens": n_tokens, "right": right, "cut": cut}
+
+
+def beams_summary(found: dict) -> dict:
+    """Return means over the tasks of what `beams` found."""
+    cut, right = np.array(found["cut"]), np.array(found["right"])[:, 0]
+    return {
+        "width": found["width"],
+        "tokens": float(np.mean(found["n_tokens"])),
+        "n_cut": int(cut.sum()),
+        "n_cut_and_wrong": int((cut & ~right).sum()),
+        **summary(found["right"]),
+    }
 
 
 def prompt_ids(tok, task: Task) -> list[int]:
@@ -164,6 +182,12 @@ def summary(rows: list[list[float]]) -> dict:
     """Return mean and standard error over tasks."""
     error = np.std(rows, axis=0, ddof=1) / np.sqrt(len(rows))
     return {"accuracy": np.mean(rows, axis=0).tolist(), "standard_error": error.tolist()}
+
+
+def paired(rows: list[list[float]], greedy: list[list[bool]]) -> dict:
+    """Return mean and standard error of the differences from greedy choice, task by task."""
+    found = summary(np.subtract(rows, greedy, dtype=float).tolist())
+    return {"minus_greedy": found["accuracy"], "minus_greedy_error": found["standard_error"]}
 
 
 def commit() -> str:
@@ -186,12 +210,14 @@ def main() -> None:
         tasks = random.Random(SEED).sample(all_tasks, n_tasks)
         # What one gets for always saying the same: the most frequent name, or a closed bracket.
         constant = majority_vote([task.truth for task in tasks]) or ")"
+        searched = [beams(model, tok, tasks, width) for width in BEAM_WIDTHS]
+        greedy = searched[0]["right"]
         report["tasks"][kind] = {
             "n": n_tasks,
             "of": len(all_tasks),
             "constant_answer": sum(task.is_right(constant) for task in tasks) / n_tasks,
-            "beams": [beams(model, tok, tasks, width) for width in BEAM_WIDTHS],
-            "samples": [measure(model, tok, tasks, n_tries, t) for t in TEMPERATURES],
+            "beams": [beams_summary(found) for found in searched],
+            "samples": [measure(model, tok, tasks, n_tries, t, greedy) for t in TEMPERATURES],
         }
         print(json.dumps(report["tasks"][kind], indent=1))
     if quick:

@@ -46,3 +46,6 @@ def test_a_quick_run_writes_nothing(monkeypatch, tmp_path, capsys):
             curves["likeliest"]["accuracy"][0]
         )
         assert curves["verifier"]["accuracy"] == sorted(curves["verifier"]["accuracy"])
+        for curve in curves.values():
+            gain = [share - first["beams"][0]["accuracy"][0] for share in curve["accuracy"]]
+            assert curve["minus_greedy"] == pytest.approx(gain)

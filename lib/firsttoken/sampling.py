@@ -91,7 +91,7 @@ def keep_top_p(logits: Array, p: float | Array) -> Array:
 
     Shapes: logits and result: (…, V), -inf where dropped; p: a number, or (…) for one per row
     Raises: ValueError as `softmax`, and for a p outside 0 … 1.
-    Source: Holtzman et al. 2019, arXiv:1904.09751, sec. 3.1
+    Source: Holtzman et al. 2020, arXiv:1904.09751, sec. 3.1
 
     >>> keep_top_p(np.log([0.2, 0.5, 0.3]), 0.6).round(2).tolist()
     [-inf, -0.69, -1.2]
@@ -115,7 +115,7 @@ def keep_min_p(logits: Array, min_p: float | Array) -> Array:
 
     Shapes: logits and result: (…, V), -inf where dropped; min_p: a number, or (…), one per row
     Raises: ValueError as `softmax`, and for a min_p outside 0 … 1.
-    Source: Nguyen et al. 2024, arXiv:2407.01082, sec. 3
+    Source: Nguyen et al. 2025, arXiv:2407.01082, sec. 3
 
     >>> keep_min_p(np.log([0.1, 0.3, 0.6]), 0.5).round(2).tolist()
     [-inf, -1.2, -0.51]

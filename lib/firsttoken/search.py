@@ -59,8 +59,8 @@ def beam_search(
 
     Shapes: prompt_ids: at least one id; result: at most beam_width candidates, the best first
     Raises: ValueError for sizes below 1, an empty prompt, and texts longer than the context.
-    Source: Graves 2012, arXiv:1211.3711, sec. 2.4; candidates and score as in transformers
-            (generation/utils.py, _beam_search with early_stopping="never")
+    Source: candidates and score as in transformers (generation/utils.py, _beam_search with
+            early_stopping="never"); the idea: Lowerre 1976 (the HARPY system)
     """
     prompt = [operator.index(i) for i in prompt_ids]
     if beam_width < 1 or max_tokens < 1 or not prompt:
@@ -148,7 +148,7 @@ def majority_vote(answers: Sequence[Hashable | None]) -> Hashable | None:
 
     None is no answer and has no vote; without any vote the result is None.
 
-    Source: Wang et al. 2022, arXiv:2203.11171, sec. 2 ("self-consistency")
+    Source: Wang et al. 2023, arXiv:2203.11171, sec. 2 ("self-consistency")
 
     >>> majority_vote(["7", "5", None, None, None, "5"])
     '5'
