@@ -162,6 +162,8 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
                 "word, and how is the text held to a format?",
                 "III",
                 ("01_generate",),
+                n_quizzes=3,
+                n_exercises=5,
             ),
             Chapter(
                 "12_speculative",
