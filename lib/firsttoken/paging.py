@@ -851,7 +851,7 @@ def replay(
     Source: Zheng et al. 2023, arXiv:2312.07104 (hit rate); Srivatsa et al. 2024, arXiv:2407.00023
             (routing by prefix and load)
 
-    >>> turns = chat_trace(60, np.random.default_rng(0))
+    >>> turns = chat_trace(40, np.random.default_rng(0))
     >>> for route in ROUTES:
     ...     pools = [BlockPool(1000, 16, prefix_caching=True) for _ in range(4)]
     ...     print(route, round(replay(turns, pools, route).hit_rate, 2))
@@ -872,8 +872,8 @@ def replay(
         elif route == "conversation":
             at = turn.conversation % len(pools)
         else:
-            limit = max_imbalance * sum(work) / len(work)
-            calm = [j for j, done in enumerate(work) if done <= limit]
+            mean = sum(work) / len(work)
+            calm = [j for j, done in enumerate(work) if done / max_imbalance <= mean]
             at = max(calm, key=lambda j: (pools[j].n_cached(turn.prompt), -work[j]))
         n_cached = pools[at].allocate(i, turn.prompt)
         for token in turn.answer:
