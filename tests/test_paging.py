@@ -728,7 +728,7 @@ def test_the_shipped_model_through_blocks():
 
 
 def test_waste_of_the_last_block():
-    """CLAIMS of a course, checked: these six lengths in blocks of 16 waste 17.9 %."""
+    """Six lengths from a course, in blocks of 16: 17.9 % of the slots are empty."""
     lengths = np.array([10, 17, 33, 64, 65, 100])
     waste = last_block_waste(lengths, 16)
     assert waste.tolist() == [6, 15, 15, 0, 15, 12]
