@@ -316,7 +316,10 @@ def test_a_wrong_request_is_refused(fields, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"policy": "orca"}, "policy must be one of continuous, got 'orca'"),
+        (
+            {"policy": "orca"},
+            "policy must be one of static, dynamic, continuous, chunked, got 'orca'",
+        ),
         ({"max_batch": 0}, "max_batch must be a whole number of at least 1, got 0"),
         ({"token_budget": 0}, "token_budget must be a whole number of at least 1, got 0"),
         ({"token_budget": 4}, r"token_budget 4 must hold .* 5 tokens \(request 1\)"),
