@@ -1,46 +1,173 @@
 """The simulator against a slow reference, queueing theory, Little's law and its own invariants."""
 
 import math
-from collections import deque
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
+from types import SimpleNamespace
 
+import joblib
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import optimize, stats
 
-from firsttoken.batching import Request, load_trace, poisson_trace, simulate
-from firsttoken.metrics import RequestTrace, in_system, littles_law, wait_md1, wait_mm1
+from firsttoken.batching import (
+    POLICIES,
+    PREEMPTIONS,
+    Request,
+    StepRecord,
+    bursty_trace,
+    load_trace,
+    poisson_trace,
+    simulate,
+    static_utilization,
+    sweep,
+)
+from firsttoken.metrics import (
+    SLO,
+    RequestTrace,
+    in_system,
+    littles_law,
+    summarize,
+    wait_md1,
+    wait_mm1,
+)
+from firsttoken.paging import BlockPool
 
 
-def reference(requests, cost, max_batch, token_budget):
-    """Continuous batching token by token, as its definition says; return token times per request.
+def reference(
+    requests,
+    policy,
+    cost,
+    max_batch,
+    token_budget=None,
+    n_blocks=None,
+    block_size=1,
+    preemption="recompute",
+    swap_token_s=0.0,
+    max_wait_s=0.0,
+    aging_s=math.inf,
+    fair=False,
+):
+    """Batching token by token, as the definitions say; return token times and what ran when.
 
-    Every sequence keeps its own count and its own list of times: nothing is foreseen.
+    Every request keeps its own count and its own list of times; nothing is foreseen, and who is
+    first is found anew each time, from how long each has waited by then.
     """
-    coming = sorted(enumerate(requests), key=lambda pair: pair[1].arrival_s)
-    coming, waiting, running = deque(coming), deque(), []
-    times = [[] for _ in requests]
-    now = coming[0][1].arrival_s if coming else 0.0
-    while coming or waiting or running:
-        if not running and not waiting:
-            now = max(now, coming[0][1].arrival_s)
-        while coming and coming[0][1].arrival_s <= now:
-            waiting.append(coming.popleft())
-        new = []
-        room = max_batch - len(running)
-        tokens = (token_budget or math.inf) - len(running)
-        while waiting and len(new) < room and waiting[0][1].n_prompt <= tokens:
-            tokens -= waiting[0][1].n_prompt
-            new.append(waiting.popleft())
-        decodes = [r.n_prompt + len(times[i]) for i, r in running]
-        now += cost([(r.n_prompt, 0) for _, r in new], decodes)
-        running += new
-        for i, _ in running:
-            times[i].append(now)
-        running = [(i, r) for i, r in running if len(times[i]) < r.n_output]
-    return times
+    everyone = [
+        SimpleNamespace(r=r, i=i, times=[], cached=0, host=0) for i, r in enumerate(requests)
+    ]
+    coming = sorted(everyone, key=lambda q: q.r.arrival_s)
+    waiting, prefilling, decoding, steps = [], [], [], []
+    computed, turn = dict.fromkeys((q.r.client for q in everyone), 0), None
+    now = coming[0].r.arrival_s if coming else 0.0
+
+    def urgency(q):
+        """Smaller is sooner: the priority less what the waiting so far is worth."""
+        if aging_s == 0:
+            return 0, q.r.arrival_s, q.i
+        waited = Fraction(now) - Fraction(q.r.arrival_s)
+        worth = 0 if aging_s == math.inf else waited / Fraction(aging_s)
+        return q.r.priority - worth, q.r.arrival_s, q.i
+
+    def stand_in_line(q):
+        others = {other.r.client for other in waiting}
+        if q.r.client not in others:
+            least = min((computed[c] for c in others), default=computed.get(turn, 0))
+            computed[q.r.client] = max(computed[q.r.client], least)
+        waiting.append(q)
+
+    def next_client():
+        def claim(client):
+            return computed[client], min(urgency(q) for q in waiting if q.r.client == client)
+
+        return min({q.r.client for q in waiting}, key=claim)
+
+    def receive():
+        while coming and coming[0].r.arrival_s <= now:
+            stand_in_line(coming.pop(0))
+
+    def ready():
+        if policy == "static":
+            return len(waiting) >= max_batch or (waiting and not coming)
+        if policy == "dynamic" and waiting and len(waiting) < max_batch:
+            return now >= min(q.r.arrival_s for q in waiting) + max_wait_s
+        return bool(waiting)
+
+    def text(q):
+        return q.r.n_prompt + len(q.times)
+
+    def blocks_taken(*more):
+        # A prompt has place for all of it, a decoding sequence for all that it attends to.
+        return sum(math.ceil(text(q) / block_size) for q in [*prefilling, *decoding, *more])
+
+    while coming or waiting or prefilling or decoding:
+        receive()
+        idle = not prefilling and not decoding
+        if idle:
+            moments = [q.r.arrival_s for q in coming]
+            moments += [q.r.arrival_s + max_wait_s for q in waiting + coming]
+            for moment in [now, *sorted(moments)]:
+                now = max(now, moment)
+                receive()
+                if ready():
+                    break
+        start, moved, preempted = now, 0, []
+        while n_blocks and blocks_taken() > n_blocks:
+            q = max(prefilling + decoding, key=urgency)
+            (prefilling if q in prefilling else decoding).remove(q)
+            preempted.append(q.i)
+            if preemption == "swap":
+                q.host = q.cached
+                moved += q.cached
+            q.cached = 0
+            stand_in_line(q)
+        left = (token_budget or math.inf) - len(decoding)
+        prefills = []
+        for q in prefilling:
+            new = min(text(q) - q.cached, left)
+            left -= new
+            computed[q.r.client] += new
+            prefills.append((q, new))
+        while waiting and (idle or policy in ("continuous", "chunked")):
+            turn = next_client() if fair else None
+            q = min((q for q in waiting if turn in (None, q.r.client)), key=urgency)
+            new = text(q) - q.host
+            if policy == "chunked":
+                new = min(new, left)
+            full = len(prefilling + decoding) == max_batch or new > left or new == 0
+            if full or (n_blocks and blocks_taken(q) > n_blocks):
+                break
+            waiting.remove(q)
+            left -= new
+            moved += q.host
+            q.cached, q.host = q.host, 0
+            if q.cached and q.times:
+                decoding.append(q)
+            else:
+                computed[q.r.client] += new
+                prefilling.append(q)
+                prefills.append((q, new))
+        prefills = [(q, new) for q, new in prefills if new]
+        seconds = cost([(new, q.cached) for q, new in prefills], [text(q) for q in decoding])
+        now += seconds + moved * swap_token_s
+        done = tuple((q.i, new, q.cached) for q, new in prefills), tuple(q.i for q in decoding)
+        steps.append(StepRecord(start, now, *done, tuple(preempted)))
+        for q in decoding:
+            q.cached = text(q)
+            q.times.append(now)
+            computed[q.r.client] += 1
+        for q, new in prefills:
+            q.cached += new
+            if q.cached == text(q):
+                q.times.append(now)
+                prefilling.remove(q)
+                decoding.append(q)
+        decoding = [q for q in decoding if len(q.times) < q.r.n_output]
+    return [q.times for q in everyone], steps
 
 
 def step_cost(prefills, decodes):
@@ -64,31 +191,72 @@ class Recorder:
         return self.seconds
 
 
-# Equal arrivals, one-token answers and long silences are frequent on purpose.
+# Equal arrivals, one-token answers and long silences are frequent on purpose. Arrivals are whole
+# 1024ths: what is added to them is exact.
 request = st.builds(
     Request,
-    # Whole microseconds: a number next to zero would lose digits when time is scaled.
-    st.one_of(st.sampled_from([0.0, 0.0, 1.0, 90.0]), st.floats(-5, 30).map(lambda s: round(s, 6))),
+    st.one_of(
+        st.sampled_from([0.0, 0.0, 1.0, 90.0]), st.integers(-5120, 30720).map(lambda n: n / 1024)
+    ),
     st.integers(1, 12),
     st.one_of(st.just(1), st.integers(1, 7)),
+    st.integers(-1, 2),
+    st.sampled_from(["a", "a", "b", "c"]),
 )
 requests_drawn = st.lists(request, max_size=9)
 batch = st.integers(1, 4)
-budget = st.one_of(st.none(), st.integers(12, 20))
+
+
+@st.composite
+def workloads(draw, policies=POLICIES, min_size=0):
+    """Draw requests and arguments of `simulate`, with (n_blocks, block_size) for the pool."""
+    requests = draw(st.lists(request, min_size=min_size, max_size=9))
+    options = {"policy": draw(st.sampled_from(policies)), "max_batch": draw(batch)}
+    longest = max((r.n_prompt for r in requests), default=1)
+    if draw(st.booleans()):  # a pool that holds the largest request, and a little more
+        block_size = draw(st.integers(1, 4))
+        slots = max((r.n_prompt + r.n_output - 1 for r in requests), default=1)
+        n_blocks = math.ceil(slots / block_size) + draw(st.integers(0, 4))
+        options |= {"pool": (n_blocks, block_size)}
+        options["preemption"] = draw(st.sampled_from(PREEMPTIONS))
+        if options["preemption"] == "recompute":
+            longest = slots
+        else:
+            options["swap_token_s"] = draw(st.sampled_from([0.0, 0.125]))
+    if options["policy"] == "chunked":
+        options["token_budget"] = draw(st.integers(1, 20))
+    elif draw(st.booleans()):
+        options["token_budget"] = draw(st.integers(longest, longest + 8))
+    if options["policy"] == "dynamic":
+        options["max_wait_s"] = draw(st.sampled_from([0.0, 0.5, 8.0]))
+    options["aging_s"] = draw(st.sampled_from([0.0, 2.0, 16.0, math.inf]))
+    options["fair"] = draw(st.booleans())
+    return requests, options
+
+
+def run(requests, cost, pool=None, **options):
+    """Return the traces and the record of every step; a pool given as numbers is made anew."""
+    steps = []
+    pool = BlockPool(*pool) if isinstance(pool, tuple) else pool
+    traces = simulate(requests, cost=cost, pool=pool, on_step=steps.append, **options)
+    return traces, steps
 
 
 # Against the reference
 
 
-@given(requests_drawn, batch, budget)
-def test_equal_to_the_slow_reference(requests, max_batch, token_budget):
+@settings(max_examples=400)
+@given(workloads())
+def test_equal_to_the_slow_reference(workload):
     """The same sums in the same order: equal to the last bit."""
-    traces = simulate(
-        requests, "continuous", step_cost, max_batch=max_batch, token_budget=token_budget
+    requests, options = workload
+    traces, steps = run(requests, step_cost, **options)
+    n_blocks, block_size = options.pop("pool", (None, 1))
+    times, expected = reference(
+        requests, cost=step_cost, n_blocks=n_blocks, block_size=block_size, **options
     )
-    assert [list(t.token_times_s) for t in traces] == reference(
-        requests, step_cost, max_batch, token_budget
-    )
+    assert [list(t.token_times_s) for t in traces] == times
+    assert steps == expected
     assert [(t.arrival_s, t.n_prompt) for t in traces] == [
         (r.arrival_s, r.n_prompt) for r in requests
     ]
@@ -111,30 +279,58 @@ def test_one_run_by_hand():
 # Invariants
 
 
-@given(requests_drawn, batch, budget)
-def test_every_token_once_and_no_step_too_large(requests, max_batch, token_budget):
-    cost = Recorder()
-    traces = simulate(requests, "continuous", cost, max_batch=max_batch, token_budget=token_budget)
+@given(workloads())
+def test_every_token_once_and_no_step_too_large(workload):
+    requests, options = workload
+    cost, held = Recorder(), []
+    pool = options["pool"] = BlockPool(*options.get("pool", (999, 1)))
+
+    def on_step(record):
+        steps.append(record)
+        held.append(pool.usage())
+
+    steps = []
+    traces = simulate(requests, cost=cost, on_step=on_step, **options)
     assert [t.n_output for t in traces] == [r.n_output for r in requests]
-    for prefills, decodes in cost.steps:
-        assert 1 <= len(prefills) + len(decodes) <= max_batch
-        if token_budget is not None:
-            assert sum(n for n, _ in prefills) + len(decodes) <= token_budget
-    prompts = [n for prefills, _ in cost.steps for n, _ in prefills]
-    assert sorted(prompts) == sorted(r.n_prompt for r in requests)
-    attended = sum(sum(decodes) for _, decodes in cost.steps)
-    assert attended == sum(sum(range(r.n_prompt + 1, r.n_prompt + r.n_output)) for r in requests)
+    for (prefills, decodes), record, usage in zip(cost.steps, steps, held, strict=True):
+        assert [prompt[1:] for prompt in record.prefills] == prefills
+        assert len(record.decodes) == len(decodes)
+        here = [i for i, *_ in record.prefills] + list(record.decodes)
+        assert 1 <= len(here) == len(set(here)) <= options["max_batch"]
+        n_tokens = sum(new for new, _ in prefills) + len(decodes)
+        assert n_tokens <= (options.get("token_budget") or math.inf)
+        cached = sum(decodes) + sum(new + before for new, before in prefills)
+        assert cached <= usage.used * pool.block_size <= pool.n_blocks * pool.block_size
+    assert pool.n_free == pool.n_blocks
+    n_preempted = sum(len(record.preempted) for record in steps)
+    if n_preempted == 0 or options["preemption"] == "swap":  # nothing is computed twice
+        n_computed = sum(new for prefills, _ in cost.steps for new, _ in prefills)
+        assert n_computed == sum(r.n_prompt for r in requests)
+        n_attended = sum(sum(decodes) for _, decodes in cost.steps)
+        assert n_attended == sum(
+            sum(range(r.n_prompt + 1, r.n_prompt + r.n_output)) for r in requests
+        )
 
 
-@given(requests_drawn, batch, budget)
-def test_first_come_first_served(requests, max_batch, token_budget):
-    """First tokens come in the order of arrival, equal arrivals in the order given."""
-    traces = simulate(
-        requests, "continuous", step_cost, max_batch=max_batch, token_budget=token_budget
-    )
+@given(workloads())
+def test_time_goes_forward(workload):
+    """Steps follow each other, tokens come at their ends, and not before the request."""
+    requests, options = workload
+    traces, steps = run(requests, step_cost, **options)
+    assert all(a.end_s <= b.start_s for a, b in pairwise(steps))
+    assert all(record.start_s < record.end_s for record in steps)
+    assert {s for t in traces for s in t.token_times_s} <= {record.end_s for record in steps}
+    assert all((t.itl > 0).all() and t.ttft > 0 for t in traces)
+
+
+@given(workloads())
+def test_first_come_first_served(workload):
+    """One client, one priority: first tokens come in the order of arrival, then the order given."""
+    requests, options = workload
+    requests = [Request(r.arrival_s, r.n_prompt, r.n_output) for r in requests]
+    traces, _ = run(requests, step_cost, **options)
     served = sorted(traces, key=lambda t: t.arrival_s)
     assert all(a.token_times_s[0] <= b.token_times_s[0] for a, b in pairwise(served))
-    assert all((t.itl > 0).all() and t.ttft > 0 for t in traces)
 
 
 def test_equal_arrivals_are_served_in_the_order_given():
@@ -151,16 +347,19 @@ def test_a_request_that_does_not_fit_holds_back_those_behind_it():
     assert cost.steps == [([(2, 0)], []), ([], [3]), ([], [4]), ([(8, 0)], []), ([(1, 0)], [])]
 
 
-@given(requests_drawn, batch, st.integers(-3, 3))
-def test_no_change_when_time_is_scaled(requests, max_batch, exponent):
+@given(workloads(), st.integers(-3, 3))
+def test_no_change_when_time_is_scaled(workload, exponent):
     """By powers of two, so that no sum is rounded another way."""
+    requests, options = workload
     scale = 2.0**exponent
-    plain = simulate(requests, "continuous", step_cost, max_batch=max_batch)
-    scaled = simulate(
-        [Request(r.arrival_s * scale, r.n_prompt, r.n_output) for r in requests],
-        "continuous",
+    plain, _ = run(requests, step_cost, **options)
+    for name in ("swap_token_s", "max_wait_s", "aging_s"):
+        if name in options:
+            options[name] *= scale
+    scaled, _ = run(
+        [replace(r, arrival_s=r.arrival_s * scale) for r in requests],
         lambda prefills, decodes: step_cost(prefills, decodes) * scale,
-        max_batch=max_batch,
+        **options,
     )
     assert scaled == [
         RequestTrace(t.arrival_s * scale, [s * scale for s in t.token_times_s], t.n_prompt)
@@ -168,21 +367,24 @@ def test_no_change_when_time_is_scaled(requests, max_batch, exponent):
     ]
 
 
-@given(requests_drawn, batch, st.randoms(use_true_random=False))
-def test_the_order_of_the_list_does_not_matter(requests, max_batch, random):
+@given(workloads(), st.randoms(use_true_random=False))
+def test_the_order_of_the_list_does_not_matter(workload, random):
+    requests, options = workload
+    options |= {"aging_s": math.inf}  # else one priority may be worth the gap of two arrivals
     requests = list({r.arrival_s: r for r in requests}.values())  # equal arrivals have an order
     order = list(range(len(requests)))
     random.shuffle(order)
-    plain = simulate(requests, "continuous", step_cost, max_batch=max_batch)
-    shuffled = simulate((requests[i] for i in order), "continuous", step_cost, max_batch=max_batch)
+    plain, _ = run(requests, step_cost, **options)
+    shuffled, _ = run((requests[i] for i in order), step_cost, **options)
     assert shuffled == [plain[i] for i in order]
 
 
-@given(requests_drawn, batch)
-def test_the_same_twice_and_the_input_left_alone(requests, max_batch):
+@given(workloads())
+def test_the_same_twice_and_the_input_left_alone(workload):
+    requests, options = workload
     before = list(requests)
-    first = simulate(requests, "continuous", step_cost, max_batch=max_batch)
-    assert simulate(requests, "continuous", step_cost, max_batch=max_batch) == first
+    first = run(requests, step_cost, **options)
+    assert run(requests, step_cost, **options) == first
     assert requests == before
 
 
@@ -193,6 +395,92 @@ def test_with_room_for_all_only_the_step_is_waited_for(requests):
     for trace in traces:
         assert trace.ttft + 1e-9 >= 1 and trace.ttft < 2 + 1e-9
         np.testing.assert_allclose(trace.itl, 1)
+
+
+# How the policies hang together
+
+
+@given(workloads())
+def test_one_at_a_time_all_policies_are_one(workload):
+    requests, options = workload
+    options = {"fair": options["fair"], "aging_s": options["aging_s"], "max_batch": 1}
+    plain, *others = [
+        simulate(requests, policy, step_cost, token_budget=12, **options) for policy in POLICIES
+    ]
+    assert all(other == plain for other in others)
+
+
+@given(workloads(policies=("continuous",)))
+def test_a_budget_or_pool_that_is_never_full_changes_nothing(workload):
+    requests, options = workload
+    options = {name: options[name] for name in ("max_batch", "fair", "aging_s")}
+    plain = simulate(requests, "continuous", step_cost, **options)
+    assert simulate(requests, "chunked", step_cost, token_budget=999, **options) == plain
+    pool = BlockPool(999, 4, prefix_caching=True)
+    assert simulate(requests, "continuous", step_cost, pool=pool, **options) == plain
+
+
+@given(requests_drawn, batch)
+def test_endless_patience_waits_for_full_batches(requests, max_batch):
+    """Up to the last batch, whose end the static policy foresees."""
+    n = len(requests) // max_batch * max_batch
+    requests = sorted((replace(r, priority=0) for r in requests[:n]), key=lambda r: r.arrival_s)
+    static = simulate(requests, "static", step_cost, max_batch=max_batch)
+    dynamic = simulate(requests, "dynamic", step_cost, max_batch=max_batch, max_wait_s=1e6)
+    assert dynamic == static
+
+
+def test_the_policies_by_hand():
+    """Three requests and two places, steps of a second."""
+    requests = [Request(0.0, 4, 3), Request(0.5, 4, 1), Request(0.6, 4, 2)]
+
+    def times(policy, **options):
+        traces = simulate(requests, policy, Recorder(), max_batch=2, **options)
+        return [t.token_times_s for t in traces]
+
+    # Starts when two wait; the third has to wait for the whole batch.
+    assert times("static") == [(1.5, 2.5, 3.5), (1.5,), (4.5, 5.5)]
+    # Starts at once; the two who came meanwhile are the next batch.
+    assert times("dynamic") == [(1, 2, 3), (4,), (4, 5)]
+    assert times("dynamic", max_wait_s=0.25) == [(1.25, 2.25, 3.25), (4.25,), (4.25, 5.25)]
+    assert times("dynamic", max_wait_s=0.5) == times("static")
+    assert times("continuous") == [(1, 2, 3), (2,), (3, 4)]
+    # Three tokens a step: the second prompt is cut, since the first sequence decodes first.
+    assert times("chunked", token_budget=3) == [(2, 3, 4), (4,), (5, 6)]
+
+
+def test_chunked_prefill_by_hand():
+    cost = Recorder()
+    simulate([Request(0.0, 4, 3), Request(0.0, 7, 2)], "chunked", cost, max_batch=2, token_budget=3)
+    assert cost.steps == [
+        ([(3, 0)], []),
+        ([(1, 3), (2, 0)], []),  # what the first prompt leaves of the step goes to the second
+        ([(2, 2)], [5]),
+        ([(2, 4)], [6]),
+        ([(1, 6)], []),
+        ([], [8]),
+    ]
+
+
+def test_static_batching_of_the_toy_that_is_told_as_continuous():
+    """T1: answers of 5, 2, 7 and 1 tokens with nobody to follow; 15 of 28 places are used."""
+    requests = [Request(0.0, 1, n) for n in (5, 2, 7, 1)]
+    _, steps = run(requests, Recorder(), policy="static", max_batch=4)
+    sizes = [len(record.prefills) + len(record.decodes) for record in steps]
+    assert sizes == [4, 3, 2, 2, 2, 1, 1]
+
+
+def test_chunks_shorten_the_stall():
+    """The same work; a neighbour's prompt of 1,000 tokens no longer falls into one gap."""
+    requests = [Request(0.0, 1, 100), Request(0.5, 1000, 1)]
+
+    def cost(prefills, decodes):
+        return 0.02 + 0.001 * sum(new for new, _ in prefills)
+
+    whole, _ = simulate(requests, "continuous", cost, max_batch=2)
+    cut, _ = simulate(requests, "chunked", cost, max_batch=2, token_budget=101)
+    assert whole.itl.max() == pytest.approx(1.02) and cut.itl.max() == pytest.approx(0.12)
+    assert cut.e2e == pytest.approx(whole.e2e)
 
 
 def test_a_long_prompt_stalls_those_who_decode():
@@ -267,32 +555,282 @@ def test_mean_waits_of_queues(service, wait, wrong):
     assert abs(sigmas_off(waits, wrong(0.6, 1.0))) > 6
 
 
+def wait_gamma_arrivals(rate, cv, service_s):
+    """Mean wait at a server with gamma gaps and exponential services (GI/M/1).
+
+    An arrival finds j others with probability (1 - x) x^j, where x is what the Laplace transform
+    of a gap gives at (1 - x) / service_s: Kleinrock 1975, Queueing Systems I, sec. 6.3.
+    """
+    shape = cv**-2
+
+    def off(x):
+        return (1 + (1 - x) / service_s / (shape * rate)) ** -shape - x
+
+    x = optimize.brentq(off, 1e-9, 1 - 1e-9)
+    return service_s * x / (1 - x)
+
+
+def test_mean_wait_of_bursty_arrivals():
+    """As above, with gaps that vary twice as much as Poisson's. At cv = 1 the law is M/M/1's."""
+    assert wait_gamma_arrivals(0.6, 1.0, 1.0) == pytest.approx(wait_mm1(0.6, 1.0))
+    rng = np.random.default_rng(1)
+    waits = waits_alone(bursty_trace(0.6, 60_000, rng, 2.0, exponential_service, 1))
+    assert abs(sigmas_off(waits, wait_gamma_arrivals(0.6, 2.0, 1.0))) < 6
+    assert abs(sigmas_off(waits, wait_mm1(0.6, 1.0))) > 6
+
+
 # Little's law
 
 
-@given(requests_drawn.filter(len), batch, budget)
-def test_littles_law_on_the_finished_trace(requests, max_batch, token_budget):
+@given(workloads(min_size=1))
+def test_littles_law_on_the_finished_trace(workload):
     """Area under the number in the system = sum of times in it; so also for the batch alone."""
-    cost, lasts = Recorder(), []
-
-    def timed(prefills, decodes):
-        cost(prefills, decodes)
-        lasts.append(step_cost(prefills, decodes))
-        return lasts[-1]
-
-    traces = simulate(requests, "continuous", timed, max_batch=max_batch, token_budget=token_budget)
+    requests, options = workload
+    traces, steps = run(requests, step_cost, **options)
     times, n = in_system(traces)
     area = float(np.diff(times) @ n[:-1])
     seconds = times[-1] - times[0]
     mean_time = np.mean([t.e2e for t in traces])
     assert area / seconds == pytest.approx(littles_law(len(traces) / seconds, mean_time))
-    # In the batch: each is in as many steps as it has tokens, from the start of its prefill on.
-    sizes = [len(prefills) + len(decodes) for prefills, decodes in cost.steps]
-    ends = sorted({s for t in traces for s in t.token_times_s})
-    last_of = dict(zip(ends, lasts, strict=True))
-    in_batch = sum(t.token_times_s[-1] - t.token_times_s[0] for t in traces)
-    in_batch += sum(last_of[t.token_times_s[0]] for t in traces)
-    assert np.dot(sizes, lasts) == pytest.approx(in_batch)
+    # In the batch: who runs in a step is there from its start to its end.
+    in_batch = sum(
+        (record.end_s - record.start_s) * (len(record.prefills) + len(record.decodes))
+        for record in steps
+    )
+    by_request = sum(
+        record.end_s - record.start_s
+        for i in range(len(requests))
+        for record in steps
+        if i in record.decodes or i in [j for j, *_ in record.prefills]
+    )
+    assert in_batch == pytest.approx(by_request)
+
+
+# The cost of waiting for the longest (T2)
+
+
+def exact_utilization(batch, mean_output):
+    """By inclusion and exclusion: the shortest of j such lengths has mean 1 / (1 - q^j)."""
+    q = 1 - 1 / Fraction(mean_output)
+    longest = sum(math.comb(batch, j) * (-1) ** (j + 1) / (1 - q**j) for j in range(1, batch + 1))
+    return float(mean_output / longest)
+
+
+@given(st.integers(1, 30), st.integers(1, 300))
+def test_static_utilization_is_exact(batch, mean_output):
+    assert static_utilization(batch, mean_output) == pytest.approx(
+        exact_utilization(batch, mean_output), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("batch", [1, 2, 4, 64])
+def test_static_utilization_of_long_answers_is_one_over_the_harmonic_number(batch):
+    limit = 1 / sum(1 / k for k in range(1, batch + 1))
+    assert static_utilization(batch, 1e5) == pytest.approx(limit, rel=1e-4)
+
+
+def test_static_batches_are_used_as_the_law_says():
+    """4,000 full batches of 4 with a mean of 20 tokens.
+
+    Of each batch, its tokens less the law's share of its places have mean zero. Beyond 6 standard
+    errors: 2e-9. The limit for long answers is told apart; continuous batching uses nearly all.
+    """
+    rng = np.random.default_rng(5)
+    requests = [Request(0.0, 1, int(n)) for n in rng.geometric(1 / 20, size=16_000)]
+    _, steps = run(requests, Recorder(), policy="static", max_batch=4)
+    sizes = np.array([len(record.prefills) + len(record.decodes) for record in steps])
+    starts = np.flatnonzero([record.prefills != () for record in steps])
+    used, n_steps = np.add.reduceat(sizes, starts), np.diff([*starts, len(steps)])
+
+    def sigmas(share):
+        excess = used - share * 4 * n_steps
+        return abs(excess.mean()) / (excess.std(ddof=1) / math.sqrt(len(excess)))
+
+    assert sigmas(static_utilization(4, 20)) < 6
+    assert sigmas(1 / (1 + 1 / 2 + 1 / 3 + 1 / 4)) > 6
+    _, steps = run(requests, Recorder(), policy="continuous", max_batch=4)
+    assert np.mean([len(record.prefills) + len(record.decodes) for record in steps]) > 3.99
+
+
+# A pool of blocks
+
+
+def test_preemption_by_hand():
+    """Two prompts of 2 in 3 blocks of 2: after their first tokens each needs a second block."""
+    requests = [Request(0.0, 2, 3), Request(0.0, 2, 3)]
+    cost = Recorder()
+    traces, steps = run(requests, cost, policy="continuous", max_batch=2, pool=(3, 2))
+    assert cost.steps == [
+        ([(2, 0), (2, 0)], []),
+        ([], [3]),
+        ([], [4]),
+        ([(3, 0)], []),  # its prompt and the token it had, as one prompt; then its second token
+        ([], [4]),
+    ]
+    assert [record.preempted for record in steps] == [(), (1,), (), (), ()]
+    assert [t.token_times_s for t in traces] == [(1, 2, 3), (1, 4, 5)]
+
+    cost = Recorder()
+    traces, _ = run(
+        requests,
+        cost,
+        policy="continuous",
+        max_batch=2,
+        pool=(3, 2),
+        preemption="swap",
+        swap_token_s=0.25,
+    )
+    assert cost.steps == [([(2, 0), (2, 0)], []), ([], [3]), ([], [4]), ([], [3]), ([], [4])]
+    # Two tokens went out in the second step, and came back in the fourth.
+    assert [t.token_times_s for t in traces] == [(1, 2.5, 3.5), (1, 5, 6)]
+
+
+@given(workloads(min_size=1))
+def test_preemption_delays_and_loses_nothing(workload):
+    """The tightest pool: everyone still gets all tokens, and who is first in line never stops."""
+    requests, options = workload
+    slots = max(r.n_prompt + r.n_output - 1 for r in requests)
+    options |= {"preemption": "recompute", "swap_token_s": 0.0, "pool": (slots, 1)}
+    if options["policy"] != "chunked":
+        options["token_budget"] = None
+    traces, steps = run(requests, step_cost, **options)
+    assert [t.n_output for t in traces] == [r.n_output for r in requests]
+    for record in steps:
+        here = {i for i, *_ in record.prefills} | set(record.decodes)
+        assert here and not here & set(record.preempted)
+
+
+def test_urgent_requests_are_preempted_last():
+    requests = [Request(0.0, 2, 5, priority=1), Request(0.5, 2, 5, priority=0)]
+    _, steps = run(requests, Recorder(), policy="continuous", max_batch=2, pool=(6, 1))
+    assert [i for record in steps for i in record.preempted] == [0]
+
+
+# Priorities and fairness
+
+
+def flood(n=50):
+    """Somebody with a low priority, then an urgent request each second, served in a second."""
+    return [Request(0.0, 1, 1, priority=3), *(Request(float(i), 1, 1) for i in range(n))]
+
+
+def test_without_aging_a_low_priority_starves_and_with_it_does_not():
+    strict = simulate(flood(), "continuous", Recorder(), max_batch=1)
+    assert strict[0].ttft == 51  # after all others
+    # Three priorities are worth twelve seconds: whoever came in these goes first, the first twelve.
+    aged = simulate(flood(), "continuous", Recorder(), max_batch=1, aging_s=4.0)
+    assert aged[0].ttft == 13
+    # One second of waiting for a priority, and 3 go first; none, and nobody does.
+    assert simulate(flood(), "continuous", Recorder(), max_batch=1, aging_s=1.0)[0].ttft == 4
+    assert simulate(flood(), "continuous", Recorder(), max_batch=1, aging_s=0.0)[0].ttft == 1
+
+
+@given(workloads())
+def test_nobody_is_overtaken_by_who_came_much_later(workload):
+    """With aging, a lead of p priorities is worth p · aging_s seconds, and no more."""
+    requests, options = workload
+    options |= {"aging_s": 2.0, "fair": False}
+    traces, _ = run(requests, step_cost, **options)
+    for r, trace in zip(requests, traces, strict=True):
+        for other, other_trace in zip(requests, traces, strict=True):
+            if other.arrival_s - r.arrival_s > 2.0 * (r.priority - other.priority) >= 0:
+                assert trace.token_times_s[0] <= other_trace.token_times_s[0]
+
+
+def two_clients(rng):
+    """One with 300 requests waiting, who came first, and one with 100."""
+    lengths = rng.integers(1, 20, size=(400, 2)).tolist()
+    return [
+        Request(0.0, *n, client="light" if i >= 300 else "heavy") for i, n in enumerate(lengths)
+    ]
+
+
+def largest_difference(requests, steps):
+    """Of the tokens computed for the two, while both have somebody who has not begun."""
+    computed, begun = {"heavy": 0, "light": 0}, set()
+    n_of = Counter(r.client for r in requests)
+    worst = 0
+    for record in steps:
+        for i, new, _ in record.prefills:
+            computed[requests[i].client] += new
+            begun.add(i)
+        for i in record.decodes:
+            computed[requests[i].client] += 1
+        n_begun = Counter(requests[i].client for i in begun)
+        if any(n_begun[client] == n for client, n in n_of.items()):
+            return worst
+        worst = max(worst, abs(computed["heavy"] - computed["light"]))
+
+
+@pytest.mark.parametrize(("policy", "budget"), [("continuous", None), ("chunked", 24)])
+def test_fair_turns_keep_two_clients_together(policy, budget):
+    """Sheng et al. 2023, theorem 4.4: at most 2 · max(longest prompt, tokens of a full batch)."""
+    requests = two_clients(np.random.default_rng(6))
+    options = {"policy": policy, "max_batch": 4, "token_budget": budget}
+    bound = 2 * 4 * (19 + 19)
+    _, steps = run(requests, Recorder(), fair=True, **options)
+    assert largest_difference(requests, steps) <= bound
+    _, steps = run(requests, Recorder(), **options)
+    assert largest_difference(requests, steps) > 4 * bound
+
+
+def test_a_light_client_does_not_wait_for_a_heavy_one():
+    """One place, a second each: the second client is served next, however long the queue."""
+    requests = [Request(0.0, 1, 1, client="heavy") for _ in range(100)]
+    requests += [Request(t, 1, 1, client="light") for t in (10.5, 20.5)]
+    plain = simulate(requests, "continuous", Recorder(), max_batch=1)
+    fair = simulate(requests, "continuous", Recorder(), max_batch=1, fair=True)
+    assert [t.ttft for t in plain[-2:]] == [90.5, 81.5]
+    assert [t.ttft for t in fair[-2:]] == [1.5, 1.5]
+
+
+def test_who_comes_back_has_saved_nothing_up():
+    """Idle for 50 seconds gives no right to the next 50: the two take turns."""
+    requests = [Request(0.0, 1, 1, client="steady") for _ in range(100)]
+    requests += [Request(50.0, 1, 1, client="back") for _ in range(20)]
+    traces = simulate(requests, "continuous", Recorder(), max_batch=1, fair=True)
+    assert traces[-1].ttft == pytest.approx(40, abs=2)
+
+
+# Sweeps
+
+
+def sweep_trace(rate):
+    return poisson_trace(rate, 60, np.random.default_rng(7), 8, lambda rng: 1 + rng.geometric(0.2))
+
+
+SETTINGS = {
+    "static": {"policy": "static", "max_batch": 4},
+    "chunked": {"policy": "chunked", "max_batch": 4, "token_budget": 8},
+    "pool": {"policy": "continuous", "max_batch": 4, "pool": BlockPool(16, 2)},
+}
+RATES, SWEEP_SLO = [0.1, 0.4], SLO(ttft_s=3.0)
+
+
+def single_runs():
+    return {
+        (name, rate): summarize(simulate(sweep_trace(rate), cost=step_cost, **setting), SWEEP_SLO)
+        for name, setting in SETTINGS.items()
+        for rate in RATES
+    }
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_a_sweep_is_the_single_runs(n_jobs, capsys):
+    found = sweep(SETTINGS, RATES, sweep_trace, step_cost, slo=SWEEP_SLO, n_jobs=n_jobs)
+    assert found == single_runs()
+    assert len({summary.ttft[50] for summary in found.values()}) == len(found)
+    assert "6/6" in capsys.readouterr().err  # the bar
+
+
+def test_a_sweep_runs_unchanged_on_a_dask_cluster():
+    from distributed import Client, LocalCluster
+
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        with Client(cluster), joblib.parallel_config(backend="dask"):
+            # A local function is in no module that a worker could import.
+            found = sweep(SETTINGS, RATES, lambda rate: sweep_trace(rate), step_cost, slo=SWEEP_SLO)
+    assert found == single_runs()
 
 
 # What goes in
@@ -306,6 +844,7 @@ def test_littles_law_on_the_finished_trace(requests, max_batch, token_budget):
         ((0.0, 0, 1), "n_prompt must be a whole number of at least 1, got 0"),
         ((0.0, 1, 0), "n_output must be a whole number of at least 1, got 0"),
         ((0.0, 1.5, 1), "n_prompt must be a whole number of at least 1, got 1.5"),
+        ((0.0, 1, 1, 0.5), "priority must be a whole number, got 0.5"),
     ],
 )
 def test_a_wrong_request_is_refused(fields, message):
@@ -318,7 +857,7 @@ def test_a_wrong_request_is_refused(fields, message):
     [
         (
             {"policy": "orca"},
-            "policy must be one of static, dynamic, continuous, chunked, got 'orca'",
+            "policy must be one of static, .*, chunked, got 'orca'",
         ),
         ({"max_batch": 0}, "max_batch must be a whole number of at least 1, got 0"),
         ({"token_budget": 0}, "token_budget must be a whole number of at least 1, got 0"),
@@ -326,12 +865,41 @@ def test_a_wrong_request_is_refused(fields, message):
         ({"cost": lambda p, d: -1.0}, "cost must give finite seconds, none negative, got -1.0"),
         ({"cost": lambda p, d: math.nan}, "cost must give finite seconds"),
         ({"cost": lambda p, d: math.inf}, "cost must give finite seconds"),
+        ({"policy": "chunked"}, "token_budget must be given with the policy 'chunked', got None"),
+        ({"policy": "chunked", "token_budget": 0}, "token_budget must be .* at least 1, got 0"),
+        ({"pool": (2, 2)}, r"pool has 2 free blocks of 2 tokens, .* prompt of 5 .* \(request 1\)"),
+        ({"preemption": "drop"}, "preemption must be one of recompute, swap, got 'drop'"),
+        ({"preemption": "swap"}, "preemption 'swap' needs a pool"),
+        ({"swap_token_s": 1.0, "pool": (5, 1)}, "swap_token_s 1.0 needs preemption 'swap'"),
+        ({"swap_token_s": -1.0}, "swap_token_s must be finite and not negative, got -1.0"),
+        ({"max_wait_s": math.nan}, "max_wait_s must be finite and not negative, got nan"),
+        ({"max_wait_s": 1.0}, "max_wait_s 1.0 needs the policy 'dynamic', got 'continuous'"),
+        ({"aging_s": -1.0}, "aging_s must not be negative, got -1.0"),
+        ({"aging_s": math.nan}, "aging_s must not be negative, got nan"),
     ],
 )
 def test_a_wrong_call_is_refused(changes, message):
     arguments = {"policy": "continuous", "cost": step_cost, "max_batch": 2} | changes
     with pytest.raises(ValueError, match=message):
-        simulate([Request(0.0, 3, 1), Request(0.0, 5, 1)], **arguments)
+        run([Request(0.0, 3, 1), Request(0.0, 5, 1)], **arguments)
+
+
+def test_what_may_be_computed_again_must_fit_the_budget_too():
+    options = {"policy": "continuous", "max_batch": 2, "token_budget": 5, "pool": (9, 1)}
+    requests = [Request(0.0, 5, 2)]
+    with pytest.raises(ValueError, match="token_budget 5 .* of 5 tokens and an answer of 2"):
+        run(requests, step_cost, **options)
+    run(requests, step_cost, **options, preemption="swap")
+    run(requests, step_cost, **options | {"policy": "chunked"})
+
+
+def test_a_pool_that_others_use_is_what_is_left_of_it():
+    pool = BlockPool(9, 1)
+    pool.allocate("another", [1, 2, 3])
+    with pytest.raises(ValueError, match="pool has 6 free blocks"):
+        run([Request(0.0, 5, 3)], step_cost, policy="static", max_batch=1, pool=pool)
+    run([Request(0.0, 5, 2)], step_cost, policy="static", max_batch=1, pool=pool)
+    assert pool.n_free == 6
 
 
 def test_nothing_to_do_and_free_steps():
@@ -348,6 +916,19 @@ def test_poisson_arrivals():
     # A metronome of the same rate is caught.
     assert stats.kstest(np.full(5000, 1 / 4), "expon", args=(0, 1 / 4)).pvalue < 1e-6
     assert {(r.n_prompt, r.n_output) for r in trace} == {(512, 128)}
+
+
+def test_bursty_arrivals():
+    trace = bursty_trace(4.0, 5000, np.random.default_rng(2), cv=3.0)
+    gaps = np.diff([0.0, *(r.arrival_s for r in trace)])
+    law = stats.gamma(1 / 9, scale=9 / 4)
+    assert (law.mean(), law.std() / law.mean()) == pytest.approx((1 / 4, 3.0))
+    assert stats.kstest(gaps, law.cdf).pvalue > 1e-6
+    assert stats.kstest(gaps, "expon", args=(0, 1 / 4)).pvalue < 1e-6
+    with pytest.raises(ValueError, match="cv must be positive and finite, got 0"):
+        bursty_trace(4.0, 1, np.random.default_rng(2), cv=0)
+    with pytest.raises(ValueError, match="rate must be positive"):
+        bursty_trace(0.0, 1, np.random.default_rng(2))
 
 
 def test_a_seed_gives_the_same_arrivals_whatever_the_lengths():

@@ -134,8 +134,8 @@ def load_trace(path: str | Path) -> list[Request]:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "trace.csv")
     ...     _ = path.write_text("arrival_s,n_prompt,n_output\\n0.5,512,128\\n")
-    ...     load_trace(path)
-    [Request(arrival_s=0.5, n_prompt=512, n_output=128)]
+    ...     load_trace(path) == [Request(arrival_s=0.5, n_prompt=512, n_output=128)]
+    True
     """
     with open(path, newline="", encoding="utf-8-sig") as file:
         rows = csv.DictReader(file)
@@ -354,7 +354,7 @@ class _Line:
         self.clients = [r.client if fair else "" for r in requests]  # not fair: all are one
         self.waiting: dict[str, list[tuple[float, float, int]]] = {}  # a heap of places per client
         self.computed = dict.fromkeys(self.clients, 0)  # tokens, per client
-        self.turn = next(iter(self.computed), "")  # the client whose request joined last
+        self.turn = next(iter(self.computed), "")  # the client whose request was first last
 
     def join(self, i: int) -> None:
         client = self.clients[i]
@@ -504,6 +504,7 @@ class _Service:
         for i, before in self.prefilling:
             new = min(left, self._n_text(i) - before)
             left -= new
+            self.line.charge(i, new)
             prompts.append((i, new, before))
         while may_join and self.line.waiting and len(self.decoding) + len(prompts) < self.max_batch:
             i = self.line.first()
@@ -519,9 +520,8 @@ class _Service:
             if before and self.token_times[i]:  # swapped out while it decoded: it goes on
                 self._start(i, self._n_text(i))
             else:
+                self.line.charge(i, new)
                 prompts.append((i, new, before))
-        for i, new, _ in prompts:
-            self.line.charge(i, new)
         return prompts
 
     def _n_text(self, i: int) -> int:
