@@ -1,6 +1,7 @@
 """Laws of latency, throughput and waiting; sections M and Z of the claims."""
 
 import math
+import pickle
 from fractions import Fraction
 from itertools import pairwise
 from types import SimpleNamespace
@@ -305,6 +306,7 @@ def test_results_cannot_be_changed():
     with pytest.raises(AttributeError):
         summary.n_requests = 2
     assert hash(summary) == hash(summarize([RequestTrace(0.0, (1.0,))]))
+    assert pickle.loads(pickle.dumps(summary)) == summary
 
 
 # Little's law and queues (M4, Z8, Z9)

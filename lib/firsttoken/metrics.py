@@ -165,6 +165,10 @@ class Latency:
     def __getitem__(self, p: float) -> float:
         return self.percentiles_s[p]
 
+    def __reduce__(self):
+        # Read-only mappings cannot be pickled, and results travel between processes.
+        return Latency, (self.n, self.mean_s, dict(self.percentiles_s))
+
 
 @dataclass(frozen=True)
 class Summary:
