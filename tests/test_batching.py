@@ -446,7 +446,7 @@ def test_the_policies_by_hand():
     assert times("dynamic", max_wait_s=0.5) == times("static")
     assert times("continuous") == [(1, 2, 3), (2,), (3, 4)]
     # Three tokens a step: the second prompt is cut, since the first sequence decodes first.
-    assert times("chunked", token_budget=3) == [(2, 3, 4), (4,), (5, 6)]
+    assert times("chunked", token_budget=3) == [(2, 3, 4), (3,), (5, 6)]
 
 
 def test_chunked_prefill_by_hand():
@@ -630,13 +630,13 @@ def test_static_utilization_of_long_answers_is_one_over_the_harmonic_number(batc
 
 
 def test_static_batches_are_used_as_the_law_says():
-    """4,000 full batches of 4 with a mean of 20 tokens.
+    """4,000 full batches of 4 with a mean of 4 tokens.
 
     Of each batch, its tokens less the law's share of its places have mean zero. Beyond 6 standard
     errors: 2e-9. The limit for long answers is told apart; continuous batching uses nearly all.
     """
     rng = np.random.default_rng(5)
-    requests = [Request(0.0, 1, int(n)) for n in rng.geometric(1 / 20, size=16_000)]
+    requests = [Request(0.0, 1, int(n)) for n in rng.geometric(1 / 4, size=16_000)]
     _, steps = run(requests, Recorder(), policy="static", max_batch=4)
     sizes = np.array([len(record.prefills) + len(record.decodes) for record in steps])
     starts = np.flatnonzero([record.prefills != () for record in steps])
@@ -646,7 +646,7 @@ def test_static_batches_are_used_as_the_law_says():
         excess = used - share * 4 * n_steps
         return abs(excess.mean()) / (excess.std(ddof=1) / math.sqrt(len(excess)))
 
-    assert sigmas(static_utilization(4, 20)) < 6
+    assert sigmas(static_utilization(4, 4)) < 6
     assert sigmas(1 / (1 + 1 / 2 + 1 / 3 + 1 / 4)) > 6
     _, steps = run(requests, Recorder(), policy="continuous", max_batch=4)
     assert np.mean([len(record.prefills) + len(record.decodes) for record in steps]) > 3.99
@@ -775,13 +775,14 @@ def test_fair_turns_keep_two_clients_together(policy, budget):
 
 
 def test_a_light_client_does_not_wait_for_a_heavy_one():
-    """One place, a second each: the second client is served next, however long the queue."""
+    """One place, a second each. On a tie the earlier arrival goes first, and so one of the heavy
+    client's; then it is the light one's turn, however long the queue."""
     requests = [Request(0.0, 1, 1, client="heavy") for _ in range(100)]
     requests += [Request(t, 1, 1, client="light") for t in (10.5, 20.5)]
     plain = simulate(requests, "continuous", Recorder(), max_batch=1)
     fair = simulate(requests, "continuous", Recorder(), max_batch=1, fair=True)
     assert [t.ttft for t in plain[-2:]] == [90.5, 81.5]
-    assert [t.ttft for t in fair[-2:]] == [1.5, 1.5]
+    assert [t.ttft for t in fair[-2:]] == [2.5, 2.5]
 
 
 def test_who_comes_back_has_saved_nothing_up():
@@ -796,7 +797,7 @@ def test_who_comes_back_has_saved_nothing_up():
 
 
 def sweep_trace(rate):
-    return poisson_trace(rate, 60, np.random.default_rng(7), 8, lambda rng: 1 + rng.geometric(0.2))
+    return poisson_trace(rate, 60, np.random.default_rng(7), 8, lambda rng: rng.integers(2, 20))
 
 
 SETTINGS = {
@@ -826,10 +827,13 @@ def test_a_sweep_is_the_single_runs(n_jobs, capsys):
 def test_a_sweep_runs_unchanged_on_a_dask_cluster():
     from distributed import Client, LocalCluster
 
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-        with Client(cluster), joblib.parallel_config(backend="dask"):
-            # A local function is in no module that a worker could import.
-            found = sweep(SETTINGS, RATES, lambda rate: sweep_trace(rate), step_cost, slo=SWEEP_SLO)
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster),
+        joblib.parallel_config(backend="dask"),
+    ):
+        # A local function is in no module that a worker could import.
+        found = sweep(SETTINGS, RATES, lambda rate: sweep_trace(rate), step_cost, slo=SWEEP_SLO)
     assert found == single_runs()
 
 
@@ -887,7 +891,7 @@ def test_a_wrong_call_is_refused(changes, message):
 def test_what_may_be_computed_again_must_fit_the_budget_too():
     options = {"policy": "continuous", "max_batch": 2, "token_budget": 5, "pool": (9, 1)}
     requests = [Request(0.0, 5, 2)]
-    with pytest.raises(ValueError, match="token_budget 5 .* of 5 tokens and an answer of 2"):
+    with pytest.raises(ValueError, match=r"token_budget 5 .* of 5 tokens and an answer of 2"):
         run(requests, step_cost, **options)
     run(requests, step_cost, **options, preemption="swap")
     run(requests, step_cost, **options | {"policy": "chunked"})
