@@ -23,6 +23,7 @@ from firsttoken.llama import (
     rotate,
     weight_shapes,
 )
+from firsttoken.tokenizer import tokenizer
 
 ATOL = 2e-5
 BACKENDS = ["numpy", "torch"]
@@ -161,6 +162,80 @@ def test_a_truncated_cache_forgets(models, backend):
     got = logits(model, TOKENS[:, 10:], cache)
     np.testing.assert_allclose(got, logits(model, TOKENS)[:, 10:], atol=ATOL)
     assert cache.length == 40
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 12), st.one_of(st.just(1), st.integers(1, 8))),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_a_ragged_pass_equals_one_pass_per_sequence(models, sizes):
+    """Each sequence has (cached, new) tokens: prompts, parts of prompts and single tokens at once.
+
+    Twice in a row, so that what the first pass wrote to the caches is read.
+    """
+    model = models["numpy"]
+    together, alone = ([model.new_cache(1, 40) for _ in sizes] for _ in range(2))
+    rows = [RNG.integers(0, SIZES["vocab_size"], size=40) for _ in sizes]
+    for caches in (together, alone):
+        for row, (cached, _), cache in zip(rows, sizes, caches, strict=True):
+            if cached:
+                model(row[None, :cached], cache)
+    for _ in range(2):
+        new = [
+            row[cache.length : cache.length + n]
+            for row, (_, n), cache in zip(rows, sizes, alone, strict=True)
+        ]
+        got = model.forward_ragged(new, together)
+        expected = [model(tokens[None], cache)[0] for tokens, cache in zip(new, alone, strict=True)]
+        assert [cache.length for cache in together] == [cache.length for cache in alone]
+        for ours, theirs in zip(got, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=ATOL)
+
+
+def test_a_ragged_pass_of_the_shipped_model():
+    """Greedy tokens and logits of the trained model; 3 + 9 + 5 tokens are one product (T5)."""
+    model = load_model("target")
+    ids = tokenizer().encode(data_path("heldout.txt").read_text(encoding="utf-8"))
+    rows = [ids[:3], ids[100:109], ids[200:205]]
+    together = model.forward_ragged(rows, [model.new_cache(1, 9) for _ in rows])
+    assert [logits.shape for logits in together] == [(n, model.arch.vocab_size) for n in (3, 9, 5)]
+    for row, got in zip(rows, together, strict=True):
+        alone = model([row])[0]
+        np.testing.assert_allclose(got, alone, atol=1e-4)
+        assert (got.argmax(-1) == alone.argmax(-1)).all()
+
+
+def test_attention_across_sequences_would_show(models):
+    """As if the tokens of all were one text."""
+    model = models["numpy"]
+    a, b = TOKENS[0, :9], TOKENS[1, :7]
+    _, got = model.forward_ragged([a, b], [model.new_cache(1, 9) for _ in range(2)])
+    one_text = model(np.concatenate([a, b])[None])[0, 9:]
+    assert np.abs(got - one_text).max() > 0.1
+    np.testing.assert_allclose(got, model(b[None])[0], atol=ATOL)
+
+
+def test_a_wrong_ragged_pass_is_named(models):
+    model = models["numpy"]
+    caches = [model.new_cache(1, 4) for _ in range(2)]
+    with pytest.raises(ValueError, match="tokens has 1 sequences and caches 2"):
+        model.forward_ragged([[1]], caches)
+    with pytest.raises(ValueError, match="at least one"):
+        model.forward_ragged([], [])
+    with pytest.raises(ValueError, match=r"tokens must be integers \(B, T\), at least one"):
+        model.forward_ragged([[1], []], caches)
+    with pytest.raises(ValueError, match="tokens hold ids 1 … 97"):
+        model.forward_ragged([[1], [1, 97]], caches)
+    assert [cache.length for cache in caches] == [0, 0]
+    with pytest.raises(ValueError, match="5 more do not fit"):
+        model.forward_ragged([[1, 2], [1, 2, 3, 4, 5]], caches)
+    for cache in caches:
+        cache.truncate(cache.length)
+    expected = model([[1, 2]])[0]
+    np.testing.assert_allclose(model.forward_ragged([[1, 2], [3]], caches)[0], expected, atol=ATOL)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -3,7 +3,7 @@
 import json
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,20 +107,71 @@ class Llama:
         check_tokens(self.arch, tokens)
         start = 0 if cache is None else cache.length
         positions = np.arange(start, start + tokens.shape[1], dtype=np.float32)
+
+        def mix(layer: int, q: Array, k: Array, v: Array) -> Array:
+            return self._mix(layer, q, k, v, cache)
+
+        return self._forward(tokens, positions, mix)
+
+    def forward_ragged(
+        self, tokens: Sequence[Sequence[int]], caches: Sequence[KVCache]
+    ) -> list[Array]:
+        """Continue several sequences in one pass; return the logits [T_i, V] of each.
+
+        Sequence i has the T_i new tokens `tokens[i]` and what `caches[i]`, a cache of one
+        sequence, holds. A prompt, a part of one and single tokens go together without padding:
+        all that is done to each token by itself is one product over the tokens of all, and only
+        attention is done sequence by sequence, since each has keys of its own. The result is that
+        of one pass per sequence, up to rounding: a product may add up in another order when it has
+        more rows.
+
+        Raises: ValueError for another number of caches than sequences, and as a single pass. When a
+                cache is full, those before it have got keys of one layer: `truncate` them.
+        Source: Yu et al. 2022, Orca (OSDI'22), sec. 3.2: selective batching
+        """
+        rows = [np.asarray(row)[None] for row in tokens]  # [1, T_i] each
+        if not rows or len(rows) != len(caches):
+            raise ValueError(
+                f"tokens has {len(rows)} sequences and caches {len(caches)}, "
+                "expected as many, at least one"
+            )
+        for row in rows:
+            check_tokens(self.arch, row)
+        ends = np.cumsum([row.shape[1] for row in rows])
+        parts = [slice(end - row.shape[1], end) for row, end in zip(rows, ends, strict=True)]
+        positions = np.concatenate(
+            [
+                cache.length + np.arange(row.shape[1], dtype=np.float32)
+                for row, cache in zip(rows, caches, strict=True)
+            ]
+        )
+
+        def mix(layer: int, q: Array, k: Array, v: Array) -> Array:
+            mixed = [
+                self._mix(layer, q[:, :, part], k[:, :, part], v[:, :, part], cache)
+                for part, cache in zip(parts, caches, strict=True)
+            ]
+            return np.concatenate(mixed, axis=2)
+
+        logits = self._forward(np.concatenate(rows, axis=1), positions, mix)[0]
+        return [logits[part] for part in parts]
+
+    def _forward(self, tokens: Array, positions: Array, mix: Callable[..., Array]) -> Array:
+        """Return the logits [B, T, V]; `mix` lets the queries of a layer read keys and values."""
         angles = positions[:, None] * self.frequencies  # [T, H/2]
         rotation = np.cos(angles), np.sin(angles)
 
         x = self.embedding[tokens]  # [B, T, D]
         for layer, block in enumerate(self.blocks):
             h = rms_norm(x, block.attention_norm, self.norm_eps)
-            x = x + self._attend(h, layer, rotation, cache)
+            x = x + self._attend(h, layer, rotation, mix)
             h = rms_norm(x, block.mlp_norm, self.norm_eps)
             x = x + self._mlp(h, layer)
         h = rms_norm(x, self.final_norm, self.norm_eps)
         return _project(h, self.unembedding)  # [B, T, V]
 
     def _attend(
-        self, h: Array, layer: int, rotation: tuple[Array, Array], cache: KVCache | None
+        self, h: Array, layer: int, rotation: tuple[Array, Array], mix: Callable[..., Array]
     ) -> Array:
         """Let each token read from those before it: [B, T, D] to [B, T, D]."""
         arch, block = self.arch, self.blocks[layer]
@@ -128,11 +179,15 @@ class Llama:
         heads = _project(h, block.qkv).reshape(*h.shape[:2], -1, arch.head_dim).swapaxes(1, 2)
         qk = rotate(heads[:, :n_rotated], *rotation)
         q, k, v = qk[:, :n], qk[:, n:], heads[:, n_rotated:]  # [B, N, T, H], [B, K, T, H] twice
+        mixed = mix(layer, q, k, v)  # [B, N, T, H]
+        return _project(mixed.swapaxes(1, 2).reshape(*h.shape[:2], -1), block.out)
+
+    def _mix(self, layer: int, q: Array, k: Array, v: Array, cache: KVCache | None) -> Array:
+        """Attend from q to k and v, and to what the cache holds, which gets k and v as well."""
         if cache is not None:
             cache.append(layer, k, v)
             k, v = cache.keys(layer), cache.values(layer)  # [B, K, S, H]
-        mixed = attention(q, k, v, window=self.windows[layer])  # [B, N, T, H]
-        return _project(mixed.swapaxes(1, 2).reshape(*h.shape[:2], -1), block.out)
+        return attention(q, k, v, window=self.windows[layer])  # [B, N, T, H]
 
     def _mlp(self, h: Array, layer: int) -> Array:
         """Transform each token by itself: [B, T, D] to [B, T, F] to [B, T, D]."""
