@@ -1,19 +1,22 @@
 """The simulator against a slow reference, queueing theory, Little's law and its own invariants."""
 
+import inspect
 import math
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
-from types import SimpleNamespace
+from random import Random
+from types import ModuleType, SimpleNamespace
 
 import joblib
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
+from firsttoken import batching
 from firsttoken.batching import (
     POLICIES,
     PREEMPTIONS,
@@ -260,6 +263,68 @@ def test_equal_to_the_slow_reference(workload):
     assert [(t.arrival_s, t.n_prompt) for t in traces] == [
         (r.arrival_s, r.n_prompt) for r in requests
     ]
+
+
+MUTANTS = {
+    "the first decode attends to the prompt only": (
+        "self._start(i, self._n_text(i) + 1)",
+        "self._start(i, self._n_text(i))",
+    ),
+    "one token too many": ("len(self.token_times[i]) - 1\n", "len(self.token_times[i])\n"),
+    "a running batch is joined": ('idle or self.policy in ("continuous", "chunked")', "True"),
+    "patience starts with the newest": ("return min(place[1]", "return max(place[1]"),
+    "prompts have places of their own": (
+        "len(self.decoding) + len(prompts) < self.max_batch",
+        "len(self.decoding) < self.max_batch",
+    ),
+    "decoding is outside the budget": (
+        "left = self.budget - len(self.decoding)",
+        "left = self.budget",
+    ),
+    "a chunk reads nothing before it": (
+        "[(new, before) for _, new, before in prompts if new]",
+        "[(new, 0) for _, new, before in prompts if new]",
+    ),
+    "the first in line is preempted": ("i = max(cached, key", "i = min(cached, key"),
+    "the answer so far is lost": (
+        "return self.requests[i].n_prompt + len(self.token_times[i])",
+        "return self.requests[i].n_prompt",
+    ),
+    "what is swapped comes back for nothing": (
+        "self.n_moved += self.swapped.pop(i, 0)",
+        "self.swapped.pop(i, 0)",
+    ),
+    "higher numbers first": ("r.priority if strict", "-r.priority if strict"),
+    "waiting is worth nothing": ("r.priority * aging_s + r.arrival_s", "r.priority"),
+    "idle clients save up": ("max(self.computed[client], least)", "self.computed[client]"),
+    "answers cost clients nothing": ("self.line.charge(i, 1)", "self.line.charge(i, 0)"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_wrong_simulator_would_show(name):
+    """Some workload tells each of these from the reference."""
+    right, wrong = MUTANTS[name]
+    source = inspect.getsource(batching)
+    assert source.count(right) == 1
+    mutant = ModuleType(batching.__name__)
+    exec(source.replace(right, wrong), vars(mutant))
+
+    def differs(workload):
+        requests, options = workload
+        n_blocks, block_size = options.pop("pool", (None, 1))
+        pool = None if n_blocks is None else BlockPool(n_blocks, block_size)
+        times, _ = reference(
+            requests, cost=step_cost, n_blocks=n_blocks, block_size=block_size, **options
+        )
+        try:
+            traces = mutant.simulate(requests, cost=step_cost, pool=pool, **options)
+        except KeyError:  # of the pool: it was asked for what it does not hold
+            return True
+        return [list(t.token_times_s) for t in traces] != times
+
+    no_shrinking = settings(max_examples=5000, phases=[Phase.generate], database=None)
+    find(workloads(), differs, settings=no_shrinking, random=Random(0))
 
 
 def test_one_run_by_hand():

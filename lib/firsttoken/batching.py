@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from joblib import Parallel, delayed
 from tqdm import tqdm
 
 from firsttoken.metrics import SLO, RequestTrace, Summary, summarize
@@ -219,7 +218,8 @@ def simulate(
     so that nobody starves. `fair` lets clients take turns: first is the first in line of the client
     for whom the fewest tokens have been computed, and who comes back has saved up nothing.
 
-    `on_step` is called after every step with its `StepRecord`.
+    `on_step` is called with the `StepRecord` of each step when it ends. The pool then still holds
+    what the step used.
 
     Units:  seconds, tokens
     Raises: ValueError for an option out of range or without effect; for a prompt that exceeds the
@@ -303,6 +303,8 @@ def sweep(
     >>> results["batch 1", 2.0].requests_per_s < results["batch 5", 2.0].requests_per_s
     True
     """
+    from joblib import Parallel, delayed  # takes a while to import, and only sweeps need it
+
     points = [(name, rate) for name in settings for rate in rates]
     run = delayed(_summarize_run)
     results = Parallel(n_jobs=n_jobs, return_as="generator")(
@@ -380,7 +382,7 @@ class _Line:
     def charge(self, i: int, n_tokens: int) -> None:
         self.computed[self.clients[i]] += n_tokens
 
-    def __len__(self) -> int:
+    def n_waiting(self) -> int:
         return sum(map(len, self.waiting.values()))
 
     def oldest_arrival(self) -> float:
@@ -458,7 +460,7 @@ class _Service:
         """Nobody runs: wait until there is somebody, and until the policy starts a batch."""
         if not self.line.waiting:
             self._wait_until(self.arrivals[self.n_arrived])
-        n_missing = self.max_batch - len(self.line)
+        n_missing = self.max_batch - self.line.n_waiting()
         if n_missing > 0 and self.policy == "static":
             last = min(self.n_arrived + n_missing, len(self.coming)) - 1
             self._wait_until(self.arrivals[last])
