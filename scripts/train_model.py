@@ -143,10 +143,11 @@ class Batches:
         self._key, self._starts = None, None
 
     def __call__(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        short = step < self.recipe.short_steps
-        window = self.recipe.short_window if short else CONTEXT
+        window = self.recipe.short_window if step < self.recipe.short_steps else CONTEXT
         n_rows = self.recipe.tokens_per_step // window
-        first = (step if short else step - self.recipe.short_steps) * n_rows
+        # Windows of another length are other rows, counted from the step that brings them.
+        since = 0 if window == self.recipe.short_window else self.recipe.short_steps
+        first = (step - since) * n_rows
         per_epoch = (len(self.stream) - 1) // window - 1
         rows = []
         for i in range(first, first + n_rows):

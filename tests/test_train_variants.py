@@ -254,7 +254,7 @@ def test_a_result_of_another_recipe_is_refused(run, tmp_path, monkeypatch):
 
 
 def test_a_loss_that_is_no_number_stops_the_run():
-    recipe = replace(train_variants.RECIPE, steps=2, short_steps=2, tokens_per_step=256)
+    recipe = replace(train_variants.RECIPE, steps=2, short_steps=2, tokens_per_step=512)
     recipe = replace(recipe, adam_lr=math.inf, warmup_steps=1)
     with pytest.raises(RuntimeError, match="MHA, seed 0: loss nan at step 1"):
         train_variants.train(MHA, recipe, STREAM)
@@ -302,3 +302,12 @@ def test_the_stored_report_is_whole(path):
     assert len(stored["provenance"]["seeds"]) >= 3
     recipe = json.loads(json.dumps(train_variants.asdict(train_variants.RECIPE)))
     assert stored["recipe"].items() <= recipe.items()
+
+
+def test_a_run_reads_no_window_twice_within_an_epoch():
+    """Also where the schedule's two phases meet, since both use the whole context."""
+    recipe = replace(train_variants.RECIPE, steps=8, short_steps=5)
+    stream = np.arange(40 * train_variants.CONTEXT, dtype=np.uint16)
+    batches = train_variants.Batches(stream, recipe)
+    starts = [int(row[0]) for step in range(8) for row in batches(step)[0]]
+    assert len(set(starts)) == len(starts) == 32
