@@ -122,6 +122,8 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
                 "what does the model lose?",
                 "II",
                 ("03_roofline", "04_kv_cache"),
+                n_quizzes=3,
+                n_exercises=4,
             ),
             Chapter(
                 "07_flash",
