@@ -49,6 +49,7 @@ from train_model import (
 from firsttoken.architectures import Architecture
 from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.llama import rope_frequencies
+from firsttoken.llama_torch import MLP
 from firsttoken.tokenizer import tokenizer
 
 WINDOW = 64
@@ -151,17 +152,6 @@ class Latent(nn.Module):
         q = torch.cat((q, rotate(q_rope, angles)), dim=-1)
         k = torch.cat((k, k_rope), dim=-1)
         return self.o_proj(attend(q, k, v, mask)), None
-
-
-class MLP(nn.Module):
-    def __init__(self, arch: Architecture):
-        super().__init__()
-        self.gate_proj = nn.Linear(arch.d_model, arch.d_ff, bias=False)
-        self.up_proj = nn.Linear(arch.d_model, arch.d_ff, bias=False)
-        self.down_proj = nn.Linear(arch.d_ff, arch.d_model, bias=False)
-
-    def forward(self, x):
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class Block(nn.Module):

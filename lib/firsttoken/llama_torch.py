@@ -121,7 +121,9 @@ class _Attention(nn.Module):
         return self.o_proj(y.transpose(1, 2).reshape(b, t, -1))
 
 
-class _MLP(nn.Module):
+class MLP(nn.Module):
+    """The gated MLP of one block: [..., D] to [..., F] to [..., D]."""
+
     def __init__(self, arch: Architecture):
         super().__init__()
         self.gate_proj = nn.Linear(arch.d_model, arch.d_ff, bias=False)
@@ -138,7 +140,7 @@ class _Block(nn.Module):
         self.input_layernorm = nn.RMSNorm(arch.d_model, eps=norm_eps)
         self.self_attn = _Attention(arch)
         self.post_attention_layernorm = nn.RMSNorm(arch.d_model, eps=norm_eps)
-        self.mlp = _MLP(arch)
+        self.mlp = MLP(arch)
 
     def forward(self, x, *args):
         x = x + self.self_attn(self.input_layernorm(x), *args)
