@@ -4,15 +4,18 @@ import math
 import operator
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from firsttoken.constrained import Constraint, keep_allowed
 from firsttoken.kv_cache import KVCache
 from firsttoken.llama import rotate
-from firsttoken.sampling import SamplingParams, draw, next_token_distribution
+from firsttoken.sampling import SamplingParams, draw, next_token_distribution, penalize
+from firsttoken.speculative import Round, verify, verify_greedy
 from firsttoken.tokenizer import TextStream, Tokenizer
+
+Array = np.ndarray
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,9 @@ class Generation:
     `finish_reason` is "eos" (the model ended the text), "stop" (a stop string appeared),
     "length" (max_tokens reached) or "context" (the model's context is full).
     `text` is what `ids` say, up to a stop string; None without a tokenizer.
+
+    `rounds` are the passes of a speculative target, one after another: how many drafted tokens
+    each checked and accepted, also those behind the end of the text.
     """
 
     ids: list[int]
@@ -33,6 +39,17 @@ class Generation:
     prefill_s: float
     finish_reason: str
     text: str | None = None
+    rounds: tuple[Round, ...] = ()
+
+    @property
+    def drafted(self) -> int:
+        """Tokens that were drafted, in all rounds."""
+        return sum(r.drafted for r in self.rounds)
+
+    @property
+    def accepted(self) -> int:
+        """Drafted tokens that the target accepted, in all rounds."""
+        return sum(r.accepted for r in self.rounds)
 
 
 def generate(
@@ -66,53 +83,98 @@ def generate(
             strings without a tokenizer, a constraint under ignore_eos or that allows no token,
             and too few tokens to close_in_time.
     """
-    start_s = time.perf_counter()
-    ids = [operator.index(i) for i in prompt_ids]
-    n_prompt, limit = len(ids), _limit(model, len(ids), params)
-    if params.stop and tokenizer is None:
-        raise ValueError(f"stop {params.stop} needs a tokenizer, to see the text; got None")
-    if constraint is not None:
-        constraint = constraint.copy()
-        if ignore_eos:
-            raise ValueError("ignore_eos must be False with a constraint: valid texts end")
-        if close_in_time and constraint.min_tokens() > limit - n_prompt:
-            raise ValueError(
-                f"max_tokens and context leave {limit - n_prompt} tokens, but to close_in_time "
-                f"may take {constraint.min_tokens()}"
-            )
-    rng = np.random.default_rng(params.seed)
-    eos_ids = () if ignore_eos else model.eos_ids
-    text = None if tokenizer is None else _Text(tokenizer, params.stop)
-    cache = model.new_cache(1, limit) if use_cache else None
+    request = _Request(
+        *(model, prompt_ids, params, on_token, tokenizer, ignore_eos, constraint, close_in_time)
+    )
+    reader = _Reader(model, request.limit if use_cache else None)
+    while request.finish_reason is None:
+        logits = reader(request.ids)
+        request.prefilled()
+        token, _ = request.choose(logits)
+        request.push(token)
+    return request.result()
 
-    times, prefill_s, reason = [], 0.0, None
-    while reason is None:
-        seen = 0 if cache is None else cache.length
-        logits = np.asarray(model([ids[seen:]], cache))[0, -1]  # [V]
-        if not times:
-            prefill_s = time.perf_counter() - start_s
-        if constraint is not None:
-            budget = limit - len(ids) if close_in_time else math.inf
-            logits = keep_allowed(logits, constraint.mask(budget))
-        probabilities = next_token_distribution(logits, params, ids[:n_prompt], ids[n_prompt:])
-        token = int(draw(probabilities, rng))
-        ids.append(token)
-        if constraint is not None:
-            constraint.advance(token)
-        times.append(time.perf_counter() - start_s)
-        if on_token is not None:
-            on_token(token)
-        stopped = text is not None and text.push(token)
-        if token in eos_ids if constraint is None else constraint.finished:
-            reason = "eos"
-        elif stopped:
-            reason = "stop"
-        elif len(times) == params.max_tokens:
-            reason = "length"
-        elif len(ids) == limit:
-            reason = "context"
-    said = None if text is None else text.finish()
-    return Generation(ids[n_prompt:], times, prefill_s, reason, said)
+
+def speculative_generate(
+    target,
+    draft,
+    prompt_ids: Sequence[int],
+    params: SamplingParams,
+    gamma: int = 4,
+    on_token: Callable[[int], object] | None = None,
+    tokenizer: Tokenizer | None = None,
+    ignore_eos: bool = False,
+    constraint: Constraint | None = None,
+    close_in_time: bool = False,
+) -> Generation:
+    """Continue a prompt as `generate` does, up to gamma + 1 tokens per pass of the target.
+
+    In each round the draft guesses up to `gamma` tokens, one pass of the target gives the law at
+    all their positions and the next, and `speculative.verify` decides which of them stay. The
+    text follows the law of `generate` with the target alone: at temperature 0 it is the same
+    text, else another with the same probabilities. Penalties, temperature, filters and the
+    constraint are applied to draft and target alike, at every position with what stands before it.
+
+    `draft` is a model with the target's vocabulary, or a function of all ids so far and of how
+    many tokens are wanted, that returns at most so many guesses; they have no probabilities.
+
+    A rejected token, and what was drafted after it, is forgotten: both caches are cut back to the
+    text. What the draft's lacks, such as the last drafted token where all were accepted, is read
+    with the next round's first token. Tokens of one round come at nearly the same time, and
+    `prefill_s` contains the first round's drafting.
+
+    Shapes: prompt_ids: a list of at least one id
+    Units:  gamma in tokens; times in seconds
+    Raises: ValueError as `generate`, for a negative gamma, and a draft with another vocabulary or
+            a context too short for the text.
+    Source: Leviathan et al. 2023, arXiv:2211.17192, algorithm 1; Chen et al. 2023,
+            arXiv:2302.01318, algorithm 2
+    """
+    if operator.index(gamma) < 0:
+        raise ValueError(f"gamma must be at least 0, got {gamma}")
+    request = _Request(
+        *(target, prompt_ids, params, on_token, tokenizer, ignore_eos, constraint, close_in_time)
+    )
+    propose = _ModelDraft if hasattr(draft, "new_cache") else _GuessDraft
+    drafter, reader = propose(draft, target, request), _Reader(target, request.limit)
+    rounds = []
+    while request.finish_reason is None:
+        # One token per round is the target's own, so that the last needs no draft.
+        drafted, laws = drafter(min(gamma, request.limit - len(request.ids) - 1))
+        logits = reader(request.ids + drafted, len(drafted) + 1)
+        request.prefilled()
+        tokens = request.check(logits, drafted, laws)
+        rounds.append(Round(len(drafted), len(tokens) - 1))
+        for token in tokens:
+            request.push(token)
+            if request.finish_reason is not None:
+                break
+        reader.forget_from(len(request.ids) - 1)  # the last token is read with the next draft
+    return replace(request.result(), rounds=tuple(rounds))
+
+
+def prompt_lookup(ids: Sequence[int], max_ngram: int, gamma: int) -> list[int]:
+    """Guess that the text goes on as it did before: a draft without a model.
+
+    Where the last `max_ngram` tokens stand earlier in the text, the tokens behind that place are
+    the guess; the last such place counts, and if there is none, shorter endings are tried. As a
+    draft: `lambda ids, gamma: prompt_lookup(ids, 3, gamma)`.
+
+    Shapes: result: at most gamma ids, none where not even the last token stands earlier
+    Raises: ValueError for a max_ngram below 1 or a negative gamma.
+    Source: Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding (there the first place)
+
+    >>> prompt_lookup([1, 2, 3, 9, 1, 2, 4, 9, 1, 2], max_ngram=2, gamma=3)
+    [4, 9, 1]
+    """
+    if operator.index(max_ngram) < 1 or operator.index(gamma) < 0:
+        raise ValueError(f"max_ngram {max_ngram} must be at least 1, gamma {gamma} at least 0")
+    ids = list(ids)
+    for n in range(min(max_ngram, len(ids) - 1), 0, -1):
+        for start in range(len(ids) - n - 1, -1, -1):
+            if ids[start : start + n] == ids[-n:]:
+                return ids[start + n : start + n + gamma]
+    return []
 
 
 def evict(model, cache: KVCache, n: int, sinks: int = 0) -> None:
@@ -143,6 +205,195 @@ def evict(model, cache: KVCache, n: int, sinks: int = 0) -> None:
     cache.truncate(sinks)
     for layer, (keys, values) in enumerate(kept):
         cache.append(layer, keys, values)
+
+
+class _Request:
+    """One request on its way: its text, how its tokens are chosen, and what ends it."""
+
+    def __init__(
+        self,
+        model,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        on_token: Callable[[int], object] | None,
+        tokenizer: Tokenizer | None,
+        ignore_eos: bool,
+        constraint: Constraint | None,
+        close_in_time: bool,
+    ):
+        self._start_s = time.perf_counter()
+        self.ids = [operator.index(i) for i in prompt_ids]
+        self._n_prompt, self.limit = len(self.ids), _limit(model, len(self.ids), params)
+        if params.stop and tokenizer is None:
+            raise ValueError(f"stop {params.stop} needs a tokenizer, to see the text; got None")
+        if constraint is not None:
+            constraint, room = constraint.copy(), self.limit - self._n_prompt
+            if ignore_eos:
+                raise ValueError("ignore_eos must be False with a constraint: valid texts end")
+            if close_in_time and constraint.min_tokens() > room:
+                raise ValueError(
+                    f"max_tokens and context leave {room} tokens, but to close_in_time "
+                    f"may take {constraint.min_tokens()}"
+                )
+        self._params, self._on_token = params, on_token
+        self._constraint, self._close_in_time = constraint, close_in_time
+        self._eos_ids = () if ignore_eos else model.eos_ids
+        self._rng = np.random.default_rng(params.seed)
+        self._text = None if tokenizer is None else _Text(tokenizer, params.stop)
+        self._times: list[float] = []
+        self._prefill_s: float | None = None
+        self.finish_reason: str | None = None
+
+    def choose(self, logits: Array, drafted: Sequence[int] = ()) -> tuple[int, Array | None]:
+        """Return a token to follow the text and `drafted`, and the law it comes from: [1, V].
+
+        At temperature 0 there is no law to make.
+        """
+        if self._params.temperature == 0:
+            return int(self._scores(logits, drafted)[0].argmax()), None
+        law = self._laws(logits, drafted)
+        return int(draw(law[0], self._rng)), law
+
+    def check(self, logits: Array, drafted: list[int], laws: list[Array] | None) -> list[int]:
+        """Return what the target's logits [γ+1, V] make of tokens drafted from `laws`, [1, V]."""
+        if self._params.temperature == 0:
+            return verify_greedy(self._scores(logits, drafted).argmax(axis=-1).tolist(), drafted)
+        draft = np.concatenate(laws) if laws else None
+        return verify(self._laws(logits, drafted), draft, drafted, self._rng)
+
+    def push(self, token: int) -> None:
+        """Add a token to the text, and see whether that ends it."""
+        self.ids.append(token)
+        if self._constraint is not None:
+            self._constraint.advance(token)
+        self._times.append(self._elapsed_s())
+        if self._on_token is not None:
+            self._on_token(token)
+        stopped = self._text is not None and self._text.push(token)
+        if self.ended_by([]):
+            self.finish_reason = "eos"
+        elif stopped:
+            self.finish_reason = "stop"
+        elif len(self._times) == self._params.max_tokens:
+            self.finish_reason = "length"
+        elif len(self.ids) == self.limit:
+            self.finish_reason = "context"
+
+    def ended_by(self, drafted: Sequence[int]) -> bool:
+        """Say whether the text, with some drafted tokens, has come to its end."""
+        if self._constraint is not None:
+            return self._constrained(drafted).finished
+        return (drafted or self.ids)[-1] in self._eos_ids
+
+    def possible(self, guesses: Sequence[int]) -> list[int]:
+        """Return the guesses up to the end of the text, or to one that the constraint forbids."""
+        drafted: list[int] = []
+        for token in guesses:
+            if self._constraint is not None and not self._mask(drafted)[token]:
+                break
+            drafted.append(token)
+            if self.ended_by(drafted):
+                break
+        return drafted
+
+    def prefilled(self) -> None:
+        """Note the time, once."""
+        if self._prefill_s is None:
+            self._prefill_s = self._elapsed_s()
+
+    def result(self) -> Generation:
+        """Return what has become of the request."""
+        said = None if self._text is None else self._text.finish()
+        new_ids = self.ids[self._n_prompt :]
+        return Generation(new_ids, self._times, self._prefill_s, self.finish_reason, said)
+
+    def _elapsed_s(self) -> float:
+        return time.perf_counter() - self._start_s
+
+    def _scores(self, logits: Array, drafted: Sequence[int]) -> Array:
+        """Mask and penalise logits [T, V]: those after the last T beginnings of `drafted`."""
+        return penalize(*self._in_context(logits, drafted))
+
+    def _laws(self, logits: Array, drafted: Sequence[int]) -> Array:
+        """Return the law of the next token after each of the last T beginnings of `drafted`."""
+        return next_token_distribution(*self._in_context(logits, drafted))
+
+    def _in_context(self, logits: Array, drafted: Sequence[int]) -> tuple:
+        """Return the masked logits, params, and prompt and output before each row."""
+        n_rows = len(logits)
+        beginnings = [drafted[:n] for n in range(len(drafted) - n_rows + 1, len(drafted) + 1)]
+        if self._constraint is not None:
+            rows = zip(logits, beginnings, strict=True)
+            logits = np.stack([keep_allowed(row, self._mask(begun)) for row, begun in rows])
+        prompt, output = self.ids[: self._n_prompt], self.ids[self._n_prompt :]
+        return logits, self._params, [prompt] * n_rows, [[*output, *b] for b in beginnings]
+
+    def _mask(self, drafted: Sequence[int]) -> Array:
+        """Return which tokens may follow the text and `drafted`."""
+        left = self.limit - len(self.ids) - len(drafted)
+        return self._constrained(drafted).mask(left if self._close_in_time else math.inf)
+
+    def _constrained(self, drafted: Sequence[int]) -> Constraint:
+        """Return the constraint as it stands after some drafted tokens."""
+        constraint = self._constraint.copy() if drafted else self._constraint
+        for token in drafted:
+            constraint.advance(token)
+        return constraint
+
+
+class _Reader:
+    """A model and what it has read; without a capacity it has no cache, and reads all again."""
+
+    def __init__(self, model, capacity: int | None):
+        self._model = model
+        self._cache = None if capacity is None else model.new_cache(1, capacity)
+
+    def __call__(self, ids: Sequence[int], n: int = 1) -> Array:
+        """Read what is new among the ids, and return the logits that follow the last n: [n, V]."""
+        seen = 0 if self._cache is None else self._cache.length
+        return np.asarray(self._model([ids[seen:]], self._cache))[0, -n:]
+
+    def forget_from(self, length: int) -> None:
+        """Cut the cache back to `length` tokens, if it holds more."""
+        self._cache.truncate(min(length, self._cache.length))
+
+
+class _ModelDraft:
+    """Guess with a smaller model, token by token."""
+
+    def __init__(self, draft, target, request: _Request):
+        if draft.arch.vocab_size != target.arch.vocab_size:
+            raise ValueError(
+                f"draft has {draft.arch.vocab_size} tokens in its vocabulary, expected those of "
+                f"the target, {target.arch.vocab_size}"
+            )
+        context = draft.arch.max_context
+        if context is not None and context < request.limit:
+            raise ValueError(f"draft has a context of {context}, expected {request.limit} or more")
+        self._request, self._reader = request, _Reader(draft, request.limit)
+
+    def __call__(self, n: int) -> tuple[list[int], list[Array] | None]:
+        """Return up to n tokens, and the law each was drawn from (at temperature 0 None)."""
+        request, reader = self._request, self._reader
+        reader.forget_from(len(request.ids) - 1)  # of the last draft, what was rejected
+        drafted: list[int] = []
+        laws: list[Array | None] = []
+        while len(drafted) < n and not (drafted and request.ended_by(drafted)):
+            token, law = request.choose(reader(request.ids + drafted), drafted)
+            drafted.append(token)
+            laws.append(law)
+        return drafted, laws
+
+
+class _GuessDraft:
+    """Take guesses from a function; they have no law."""
+
+    def __init__(self, guess: Callable[[list[int], int], Sequence[int]], target, request: _Request):
+        self._guess, self._request = guess, request
+
+    def __call__(self, n: int) -> tuple[list[int], None]:
+        """Return up to n tokens."""
+        return self._request.possible(self._guess(list(self._request.ids), n)[:n]), None
 
 
 class _Text:

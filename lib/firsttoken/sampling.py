@@ -219,6 +219,38 @@ class SamplingParams:
         object.__setattr__(self, "stop", stop)
 
 
+def penalize(
+    logits: Array,
+    params: SamplingParams,
+    prompt_ids: Sequence = (),
+    output_ids: Sequence = (),
+) -> Array:
+    """Return the logits after the penalties, which come before all else: repetition first.
+
+    The repetition penalty looks at prompt and output, presence and frequency at the output only.
+    The largest of what comes out is the token at temperature 0: no filter drops it.
+
+    Shapes: logits and result: (V,) with one list of ids each, or (B, V) with one list per row
+    Raises: ValueError as the penalties do.
+
+    >>> params = SamplingParams(repetition_penalty=2.0)
+    >>> penalize(np.array([3.0, 2.0]), params, prompt_ids=[0]).tolist()
+    [1.5, 2.0]
+    """
+    logits, _ = _checked(logits)
+    if params.repetition_penalty != 1:
+        seen = (_counts(logits, prompt_ids) > 0) | (_counts(logits, output_ids) > 0)
+        logits = _penalize_seen(logits, seen, params.repetition_penalty)
+    if params.presence_penalty or params.frequency_penalty:
+        logits = penalize_presence_frequency(
+            logits,
+            _counts(logits, output_ids),
+            params.presence_penalty,
+            params.frequency_penalty,
+        )
+    return logits
+
+
 def next_token_distribution(
     logits: Array,
     params: SamplingParams,
@@ -238,17 +270,7 @@ def next_token_distribution(
     >>> next_token_distribution(np.log([0.1, 0.3, 0.6]), params).round(3).tolist()
     [0.0, 0.333, 0.667]
     """
-    logits, _ = _checked(logits)
-    if params.repetition_penalty != 1:
-        seen = (_counts(logits, prompt_ids) > 0) | (_counts(logits, output_ids) > 0)
-        logits = _penalize_seen(logits, seen, params.repetition_penalty)
-    if params.presence_penalty or params.frequency_penalty:
-        logits = penalize_presence_frequency(
-            logits,
-            _counts(logits, output_ids),
-            params.presence_penalty,
-            params.frequency_penalty,
-        )
+    logits = penalize(logits, params, prompt_ids, output_ids)
     if params.temperature != 1:
         logits = apply_temperature(logits, params.temperature)
     if params.min_p > 0:

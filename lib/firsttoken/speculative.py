@@ -1,0 +1,235 @@
+"""Speculative decoding: a cheap draft guesses tokens, one pass of the target checks them all."""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from firsttoken.sampling import draw
+
+Array = np.ndarray
+
+
+class Round(NamedTuple):
+    """What one pass of the target checked: how many tokens were drafted, how many accepted."""
+
+    drafted: int
+    accepted: int
+
+
+def acceptance_rule(target: Array, draft: Array) -> tuple[Array, Array]:
+    """Return (accept, residual): the rule that makes speculative sampling exact.
+
+    A token x drawn from `draft` is kept with probability accept[x]; otherwise its
+    replacement is drawn from `residual`. The result then has law `target`, whatever
+    `draft` is: draft quality buys speed, never changes the output.
+
+    Shapes: target, draft, accept, residual: (…, V)
+    Units:  probability; target and draft each sum to 1.
+    Raises: ValueError for shapes that differ.
+    Source: Leviathan et al. 2023, arXiv:2211.17192, sec. 2.3
+            (the paper's p is `target`, its q is `draft`).
+
+    >>> accept, residual = acceptance_rule(np.array([0.5, 0.5]), np.array([1.0, 0.0]))
+    >>> accept.tolist(), residual.tolist()
+    ([0.5, 1.0], [0.0, 1.0])
+    """
+    _check_pair(target, draft)
+    kept = np.minimum(target, draft)  # probability that x is drafted and kept
+    accept = np.divide(kept, draft, out=np.ones_like(kept), where=draft > 0)
+    excess = target - kept  # mass the draft under-supplies
+    missing = excess.sum(axis=-1, keepdims=True)
+    # Identical models: nothing is rejected, so that what would replace it does not matter.
+    residual = np.divide(excess, missing, out=np.array(target, kept.dtype), where=missing > 0)
+    return accept, residual
+
+
+def acceptance_rate(target: Array, draft: Array) -> Array:
+    """Return how likely a token drawn from `draft` is to be kept: the overlap of the two laws.
+
+    One minus it is their total variation distance, half the sum of |target - draft|.
+
+    Shapes: target, draft: (…, V); result: (…)
+    Units:  probability
+    Raises: ValueError for shapes that differ.
+    Source: Leviathan et al. 2023, arXiv:2211.17192, theorem 3.5
+
+    >>> float(acceptance_rate(np.array([0.6, 0.3, 0.1]), np.array([0.5, 0.2, 0.3])).round(12))
+    0.8
+    """
+    _check_pair(target, draft)
+    return np.minimum(target, draft).sum(axis=-1)
+
+
+def verify(
+    target: Array, draft: Array | None, tokens: Sequence[int], rng: np.random.Generator
+) -> list[int]:
+    """Return what one pass of the target makes of the drafted tokens: 1 … γ+1 tokens.
+
+    The tokens are kept up to the first that `acceptance_rule` rejects; that one is replaced by
+    a draw from the residual, and what follows it is void: it was drafted after a token that is
+    not there. If all are kept, the target's law after the last of them gives one more, the bonus.
+    Each token that comes out follows the target's law given those before it.
+
+    Row i of `target` and of `draft` is the law of tokens[i], given the tokens before it. `draft`
+    None: tokens came from no law that is known, a look-up for instance. It is exact as well, as
+    if each had been drafted with probability 1, but keeps fewer of the tokens of a sampled draft.
+
+    Shapes: target (γ+1, V); draft (γ, V); tokens: γ ids, perhaps none
+    Raises: ValueError for shapes that do not fit, and a token that `draft` never draws.
+    Source: Leviathan et al. 2023, arXiv:2211.17192, algorithm 1; without probabilities: vLLM
+            (vllm/v1/sample/rejection_sampler.py, NO_DRAFT_PROBS)
+
+    >>> target = np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
+    >>> verify(target, None, [1, 1], np.random.default_rng(0))  # both kept, and the bonus
+    [1, 1, 0]
+    >>> verify(target, None, [0, 1], np.random.default_rng(0))  # the first is replaced
+    [1]
+    """
+    n_drafted, n_vocab = len(tokens), target.shape[-1]
+    if target.shape != (n_drafted + 1, n_vocab):
+        raise ValueError(
+            f"target {target.shape} must be (γ+1, V) for {n_drafted} tokens: one law more"
+        )
+    if draft is not None and draft.shape != (n_drafted, n_vocab):
+        raise ValueError(f"draft {draft.shape} must be ({n_drafted}, {n_vocab}), a law per token")
+    tokens = [operator.index(token) for token in tokens]
+    if not all(0 <= token < n_vocab for token in tokens):
+        raise ValueError(f"tokens {tokens} must be ids in 0 … {n_vocab - 1}")
+    # In float64 u is 0 once in 2**53 draws, and even then u < 0 is false: a token of
+    # probability 0 is never accepted.
+    for i, (token, u) in enumerate(zip(tokens, rng.random(n_drafted).tolist(), strict=True)):
+        p, q = float(target[i, token]), 1.0 if draft is None else float(draft[i, token])
+        if q == 0:
+            raise ValueError(f"tokens[{i}] is {token}, which draft has with probability 0")
+        if not u < p / q:
+            known = np.arange(n_vocab) == token if draft is None else draft[i]
+            _, residual = acceptance_rule(target[i], known)
+            return [*tokens[:i], int(draw(residual, rng))]
+    return [*tokens, int(draw(target[n_drafted], rng))]
+
+
+def verify_greedy(choices: Sequence[int], tokens: Sequence[int]) -> list[int]:
+    """Return what `verify` makes of the drafted tokens at temperature 0: no law, no chance.
+
+    The target's law has one token only. A drafted token is kept if it is that one, and replaced by
+    it if not; so the target's own choices come out, up to the first that was not foreseen.
+
+    Shapes: choices: the target's γ+1 ids, choices[i] after tokens[:i]; tokens: γ ids
+    Raises: ValueError unless there is one choice more than tokens.
+    Source: Leviathan et al. 2023, arXiv:2211.17192, sec. 2.2 (argmax as a law)
+
+    >>> verify_greedy([5, 6, 7, 8], tokens=[5, 6, 9])
+    [5, 6, 7]
+    """
+    if len(choices) != len(tokens) + 1:
+        raise ValueError(f"choices ({len(choices)}) must be one more than tokens ({len(tokens)})")
+    agreed = 0
+    while agreed < len(tokens) and choices[agreed] == tokens[agreed]:
+        agreed += 1
+    return list(choices[: agreed + 1])
+
+
+def expected_tokens(alpha: float | Array, gamma: int) -> float | Array:
+    """Return how many tokens a pass of the target yields on average: 1 + α + … + α^γ.
+
+    α is the probability that a drafted token is kept, the same and independent at every position;
+    the i-th is reached only if all before it were kept. For α < 1 the sum is
+    (1 - α^(γ+1)) / (1 - α).
+
+    Shapes: alpha: a number or an array; result alike
+    Units:  tokens per pass
+    Raises: ValueError for an alpha outside 0 … 1 and a gamma that is no count.
+    Source: Leviathan et al. 2023, arXiv:2211.17192, eq. 1
+
+    >>> round(expected_tokens(0.8, 4), 4)
+    3.3616
+    """
+    alpha = np.asarray(alpha, dtype=np.float64)
+    if not np.all((alpha >= 0) & (alpha <= 1)):
+        raise ValueError(f"alpha must lie in 0 … 1, got {alpha}")
+    _check_count("gamma", gamma)
+    total = (alpha[..., None] ** np.arange(gamma + 1)).sum(axis=-1)
+    return total if total.ndim else float(total)
+
+
+def speedup(
+    alpha: float | Array,
+    gamma: int,
+    cost_ratio: float,
+    verify_cost: float | Callable[[int], float] = 1.0,
+) -> float | Array:
+    """Return how many times faster than plain decoding it is to draft γ tokens per pass.
+
+    `cost_ratio` is the draft's step in steps of the target, measured: not a ratio of weights.
+    `verify_cost` is a pass over γ+1 tokens in steps of the target, a number or a function of γ. It
+    is 1 where reading the weights is all that costs, and grows where arithmetic begins to.
+
+    Below 1 it is a slow-down. γ = 0 is plain decoding: 1.
+
+    Shapes: alpha: a number or an array; result alike
+    Raises: ValueError as `expected_tokens`, for a negative cost_ratio, a verify_cost not above 0.
+    Source: Leviathan et al. 2023, arXiv:2211.17192, theorem 3.8 (there verify_cost is 1)
+
+    >>> round(speedup(0.8, 4, 0.15), 2), round(speedup(0.2, 4, 0.15), 2)
+    (2.1, 0.78)
+    """
+    tokens = expected_tokens(alpha, gamma)
+    if not cost_ratio >= 0:
+        raise ValueError(f"cost_ratio must not be negative, got {cost_ratio}")
+    if gamma == 0:
+        return tokens  # one per pass
+    checking = verify_cost(gamma) if callable(verify_cost) else verify_cost
+    if not checking > 0:
+        raise ValueError(f"verify_cost must be above 0, got {checking} at gamma {gamma}")
+    return tokens / (checking + gamma * cost_ratio)
+
+
+def best_gamma(
+    alpha: float,
+    cost_ratio: float,
+    verify_cost: float | Callable[[int], float] = 1.0,
+    max_gamma: int = 32,
+) -> int:
+    """Return the γ of the largest `speedup`, the smaller of equal ones; 0 where none beats 1.
+
+    With a verify_cost of 1 some γ beats plain decoding if and only if α > cost_ratio.
+
+    Units:  tokens
+    Raises: ValueError as `speedup`.
+    Source: Leviathan et al. 2023, arXiv:2211.17192, sec. 3.5 and corollary 3.9
+
+    >>> [best_gamma(alpha, cost_ratio=0.15) for alpha in (0.1, 0.5, 0.7, 0.8, 0.9)]
+    [0, 2, 3, 5, 8]
+    """
+    _check_count("max_gamma", max_gamma)
+    return max(range(max_gamma + 1), key=lambda g: speedup(alpha, g, cost_ratio, verify_cost))
+
+
+def acceptance_by_position(rounds: Sequence[Round]) -> tuple[Array, Array]:
+    """Return (alpha, reached): how often the i-th drafted token was kept, if all before it were.
+
+    Shapes: alpha, reached: (γ,) for the largest γ; alpha is NaN at positions never reached
+    Units:  alpha: a frequency; reached: rounds
+
+    >>> alpha, reached = acceptance_by_position([Round(2, 2), Round(2, 0), Round(2, 1)])
+    >>> alpha.round(2).tolist(), reached.tolist()
+    ([0.67, 0.5], [3, 2])
+    """
+    drafted, accepted = np.array(rounds, dtype=np.int64).reshape(-1, 2).T
+    position = np.arange(drafted.max(initial=0))[:, None]
+    reached = ((position < drafted) & (position <= accepted)).sum(axis=1)
+    kept = (position < accepted).sum(axis=1)
+    alpha = np.divide(kept, reached, out=np.full(len(reached), np.nan), where=reached > 0)
+    return alpha, reached
+
+
+def _check_pair(target: Array, draft: Array) -> None:
+    if target.shape != draft.shape:
+        raise ValueError(f"target {target.shape} and draft {draft.shape} differ")
+
+
+def _check_count(name: str, value: int) -> None:
+    if operator.index(value) < 0:
+        raise ValueError(f"{name} must be at least 0, got {value}")
