@@ -58,9 +58,11 @@ def attention(
     rows = (q * scale).reshape(batch, n_kv_heads, group * n_new, head_dim)  # [B, K, G·T, H]
     scores = rows @ k.swapaxes(2, 3)  # [B, K, G·T, S]
     if n_new > 1 or (window is not None and window < n_keys):  # else the query sees every key
-        visible = _visible(n_new, n_keys, causal, window, sinks)  # [T, S]
+        # Without a window, what can be hidden is among the keys of the new queries.
+        seen = n_keys - n_new if window is None else 0
+        visible = _visible(n_new, n_keys - seen, causal, window, sinks)  # [T, S - seen]
         by_query = scores.reshape(batch, n_kv_heads, group, n_new, n_keys)  # a view
-        np.copyto(by_query, -np.inf, where=~visible)
+        np.copyto(by_query[..., seen:], -np.inf, where=~visible)
     scores -= scores.max(axis=-1, keepdims=True, initial=-np.inf)  # exp cannot overflow
     weights = np.exp(scores, out=scores)
     mixed = (weights @ v) / weights.sum(axis=-1, keepdims=True)  # [B, K, G·T, H]
