@@ -1,0 +1,329 @@
+"""The law of speculative decoding: closed form, symbols, enumeration; section D of the claims."""
+
+import itertools
+
+import numpy as np
+import pytest
+import sympy as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firsttoken.sampling import draw
+from firsttoken.speculative import (
+    Round,
+    acceptance_by_position,
+    acceptance_rate,
+    acceptance_rule,
+    best_gamma,
+    expected_tokens,
+    speedup,
+    verify,
+    verify_greedy,
+)
+
+# Zeros are frequent on purpose: they are where 0/0 lives.
+weight = st.one_of(st.just(0.0), st.floats(1e-6, 1.0))
+distribution = (
+    st.lists(weight, min_size=6, max_size=6).filter(any).map(lambda w: np.array(w) / np.sum(w))
+)
+
+
+# The rule
+
+
+@given(target=distribution, draft=distribution)
+def test_output_law_is_exactly_the_target(target, draft):
+    """No sampling: the law is computed in closed form, so 1e-12 is rounding only."""
+    accept, residual = acceptance_rule(target, draft)
+    kept = draft * accept
+    law = kept + (1 - kept.sum()) * residual
+    np.testing.assert_allclose(law, target, atol=1e-12)
+    assert (accept >= 0).all() and (accept <= 1).all() and not kept[target == 0].any()
+    assert residual.sum() == pytest.approx(1) and not residual[target == 0].any()
+
+
+def test_the_law_of_two_tokens_in_symbols():
+    """For all p and q at once: min(a, b) is (a + b - |a - b|) / 2 (D17)."""
+    p, q = sp.symbols("p q", real=True)
+    kept = [sp.Min(p, q).rewrite(sp.Abs), sp.Min(1 - p, 1 - q).rewrite(sp.Abs)]
+    excess = [p - kept[0], (1 - p) - kept[1]]
+    rejected = 1 - sum(kept)
+    law = [k + rejected * e / sum(excess) for k, e in zip(kept, excess, strict=True)]
+    assert [sp.simplify(x) for x in law] == [p, 1 - p]
+    assert sp.simplify(rejected - sp.Abs(p - q)) == 0
+    replaced_by_target = [k + rejected * x for k, x in zip(kept, (p, 1 - p), strict=True)]
+    assert sp.simplify(replaced_by_target[0] - p) != 0
+
+
+@given(target=distribution, draft=distribution)
+def test_acceptance_is_one_minus_total_variation(target, draft):
+    rate = acceptance_rate(target, draft)
+    assert rate == pytest.approx(1 - np.abs(target - draft).sum() / 2, abs=1e-12)
+    assert rate == pytest.approx(draft @ acceptance_rule(target, draft)[0], abs=1e-12)
+    assert acceptance_rate(target, target) == pytest.approx(1)
+
+
+def test_rows_are_independent():
+    rng = np.random.default_rng(0)
+    target, draft = rng.dirichlet(np.ones(5), size=(2, 3, 4))
+    accept, residual = acceptance_rule(target, draft)
+    rate = acceptance_rate(target, draft)
+    assert rate.shape == (3, 4)
+    for at in np.ndindex(3, 4):
+        one = acceptance_rule(target[at], draft[at])
+        np.testing.assert_array_equal((accept[at], residual[at]), one)
+        assert rate[at] == acceptance_rate(target[at], draft[at])
+
+
+def test_equal_laws_reject_nothing():
+    accept, residual = acceptance_rule(np.array([0.25, 0.75, 0]), np.array([0.25, 0.75, 0]))
+    assert accept.tolist() == [1, 1, 1] and residual.tolist() == [0.25, 0.75, 0]
+
+
+# Verification, exactly: every number that the generator could give, on a grid that is fine enough
+
+
+class Numbers:
+    """A generator that returns prepared numbers."""
+
+    def __init__(self, numbers):
+        self.numbers = itertools.chain(numbers, itertools.repeat(0.5))
+
+    def random(self, size=()):
+        if size == ():
+            return np.float64(next(self.numbers))
+        return np.array([next(self.numbers) for _ in range(size)])
+
+
+# With probabilities in thirds every threshold, p / q or a sum within a residual, is a number of
+# sixths: the middle of each sixth stands for all of it.
+GRID = [(i + 0.5) / 6 for i in range(6)]
+THIRDS = [np.array(c) / 3 for c in itertools.product(range(4), repeat=3) if sum(c) == 3]
+# A toy model: its first law, and those after each token.
+toy = st.tuples(*[st.sampled_from(THIRDS)] * 4).map(lambda laws: dict(enumerate(laws, start=-1)))
+
+
+def joint(model, n, last=-1):
+    """Return the law of the next n tokens after `last`: an array with n axes."""
+    law = np.ones(())
+    for _ in range(n):
+        rows = [model[(last, *tokens)[-1]] for tokens in np.ndindex(law.shape)]
+        law = law[..., None] * np.reshape(rows, (*law.shape, 3))
+    return law
+
+
+def joint_with_round(verify, target, draft, gamma, known=True):
+    """Return the law of γ+1 tokens: those of one round, and plain decoding from where it ends."""
+    law = np.zeros((3,) * (gamma + 1))
+    for drafted, probability in np.ndenumerate(joint(draft, gamma)):
+        if probability > 0:
+            p = np.stack([target[last] for last in (-1, *drafted)])
+            q = np.stack([draft[last] for last in (-1, *drafted)])[:gamma] if known else None
+            for numbers in itertools.product(GRID, repeat=gamma + 1):
+                tokens = verify(p, q, drafted, Numbers(numbers))
+                rest = joint(target, gamma + 1 - len(tokens), tokens[-1])
+                law[tuple(tokens)] += probability / 6 ** (gamma + 1) * rest
+    return law
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_one_drafted_token_for_all_pairs_of_laws(known):
+    after = {last: THIRDS[2 + 3 * last] for last in range(3)}
+    for p, q in itertools.product(THIRDS, repeat=2):
+        target, draft = {-1: p, **after}, {-1: q, **after}
+        law = joint_with_round(verify, target, draft, 1, known)
+        np.testing.assert_allclose(law, joint(target, 2), atol=1e-12)
+
+
+@settings(max_examples=15)
+@given(target=toy, draft=toy, known=st.booleans())
+def test_the_joint_law_of_three_tokens(target, draft, known):
+    law = joint_with_round(verify, target, draft, 2, known)
+    np.testing.assert_allclose(law, joint(target, 3), atol=1e-12)
+
+
+def test_without_drafts_the_target_is_sampled():
+    target = {-1: THIRDS[4], 0: THIRDS[0], 1: THIRDS[0], 2: THIRDS[0]}
+    np.testing.assert_allclose(joint_with_round(verify, target, target, 0), THIRDS[4], atol=1e-12)
+
+
+def variant(flaw=None):
+    """`verify` once more, with a flaw."""
+
+    def verify(target, draft, tokens, rng):
+        if draft is None:
+            draft = np.eye(target.shape[1])[list(tokens)]
+        rows = range(len(tokens))
+        if flaw == "draft one position late":
+            draft = draft[[max(i - 1, 0) for i in rows]]
+        for i, token, u in zip(rows, tokens, rng.random(len(tokens)), strict=True):
+            p, q = target[i, token], draft[i, token]
+            ratio = np.divide(q, p) if flaw == "p and q swapped" else np.divide(p, q)
+            if u <= ratio if flaw == "at most" else u < ratio:
+                continue
+            residual = (
+                target[i] if flaw == "no residual" else acceptance_rule(target[i], draft[i])[1]
+            )
+            kept = [*tokens[:i], int(draw(residual, rng))]
+            if flaw == "bonus after a rejection":
+                kept.append(int(draw(target[-1], rng)))
+            return kept
+        if flaw == "no bonus":
+            return list(tokens)
+        return [*tokens, int(draw(target[-1], rng))]
+
+    return verify
+
+
+TARGET = {-1: THIRDS[4], 0: THIRDS[1], 1: THIRDS[7], 2: THIRDS[5]}
+DRAFT = {-1: THIRDS[5], 0: THIRDS[3], 1: THIRDS[2], 2: THIRDS[4]}
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
+@pytest.mark.parametrize(
+    "flaw",
+    ["p and q swapped", "no residual", "bonus after a rejection", "draft one position late"],
+)
+def test_flaws_change_the_law(flaw):
+    expected = joint(TARGET, 3)
+    np.testing.assert_allclose(joint_with_round(variant(), TARGET, DRAFT, 2), expected, atol=1e-12)
+    assert np.abs(joint_with_round(variant(flaw), TARGET, DRAFT, 2) - expected).max() > 0.01
+
+
+def test_a_token_of_probability_zero_is_never_accepted():
+    """Not even where the generator gives exactly 0 (D6)."""
+    target, draft = np.array([[1.0, 0.0]] * 2), np.array([[0.5, 0.5]])
+    for law in (draft, None):
+        assert verify(target, law, [1], Numbers([0.0])) == [0]
+        assert variant("at most")(target, law, [1], Numbers([0.0])) == [1, 0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(0, 3))), st.integers(0, 3))
+def test_greedy_verification_is_that_of_laws_with_one_token(drafts, last):
+    tokens = [token for token, _, _ in drafts]
+    choices = [token if agree else other for token, agree, other in drafts] + [last]
+    one_hot, rng = np.eye(4), np.random.default_rng(0)
+    got = verify_greedy(choices, tokens)
+    assert got == verify(one_hot[choices], one_hot[tokens], tokens, rng)
+    assert got == verify(one_hot[choices], None, tokens, rng)
+    assert len(got) >= 1 and got == choices[: len(got)]
+
+
+def test_float32_laws_and_inputs_left_alone():
+    rng = np.random.default_rng(0)
+    target, draft = rng.dirichlet(np.ones(8), size=4).astype("f4"), rng.dirichlet(np.ones(8), 3)
+    copies = target.copy(), draft.copy()
+    assert 1 <= len(verify(target, draft.astype("f4"), [1, 2, 3], rng)) <= 4
+    np.testing.assert_array_equal(target, copies[0])
+    np.testing.assert_array_equal(draft, copies[1])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: verify(np.eye(2), np.eye(2), [0, 1], None), r"target \(2, 2\) .* 2 tokens"),
+        (lambda: verify(np.eye(2), np.eye(3), [0], None), r"draft \(3, 3\) must be \(1, 2\)"),
+        (lambda: verify(np.eye(2), None, [2], None), r"tokens \[2\] must be ids in 0 … 1"),
+        (
+            lambda: verify(np.eye(2), np.array([[1.0, 0.0]]), [1], np.random.default_rng(0)),
+            r"tokens\[0\] is 1, which draft has with probability 0",
+        ),
+        (lambda: verify_greedy([1], [1]), r"choices \(1\) must be one more"),
+        (lambda: acceptance_rule(np.ones(2), np.ones(3)), r"target \(2,\) and draft \(3,\)"),
+        (lambda: acceptance_rate(np.ones(2), np.ones(3)), r"target \(2,\) and draft \(3,\)"),
+        (lambda: expected_tokens(1.1, 2), "alpha must lie in 0 … 1"),
+        (lambda: expected_tokens(np.nan, 2), "alpha must lie in 0 … 1"),
+        (lambda: expected_tokens(0.5, -1), "gamma must be at least 0, got -1"),
+        (lambda: speedup(0.5, 2, -0.1), "cost_ratio must not be negative"),
+        (lambda: speedup(0.5, 2, 0.1, 0), "verify_cost must be above 0, got 0 at gamma 2"),
+        (lambda: best_gamma(0.5, 0.1, max_gamma=-1), "max_gamma must be at least 0"),
+    ],
+)
+def test_wrong_arguments_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# Expected tokens and speed
+
+
+@pytest.mark.parametrize(
+    ("alpha", "gamma", "printed"),
+    [
+        *[(0.6, 2, 1.96), (0.7, 3, 2.533), (0.8, 2, 2.44)],
+        *[(0.8, 5, 3.689), (0.9, 2, 2.71), (0.9, 10, 6.862)],
+    ],
+)
+def test_expected_tokens_are_those_of_the_paper(alpha, gamma, printed):
+    assert expected_tokens(alpha, gamma) == pytest.approx(printed, abs=6e-4)
+
+
+@given(alpha=st.floats(0, 1), gamma=st.integers(0, 20))
+def test_expected_tokens_count_the_ways_a_round_can_end(alpha, gamma):
+    """i kept and the next rejected, or all γ kept: the mean over these ends (Z5)."""
+    ends = [alpha**i * (1 - alpha) for i in range(gamma)] + [alpha**gamma]
+    mean = sum((i + 1) * p for i, p in enumerate(ends))
+    assert expected_tokens(alpha, gamma) == pytest.approx(mean)
+    assert 1 <= expected_tokens(alpha, gamma) <= gamma + 1
+    if alpha < 1:
+        closed = (1 - alpha ** (gamma + 1)) / (1 - alpha)
+        assert expected_tokens(alpha, gamma) == pytest.approx(closed, rel=1e-6)
+
+
+def test_expected_tokens_at_the_ends_and_for_arrays():
+    assert expected_tokens(0, 7) == 1 and expected_tokens(1, 7) == 8
+    alphas = np.array([[0.2, 0.5], [0.9, 1.0]])
+    assert expected_tokens(alphas, 3).shape == (2, 2)
+    assert speedup(alphas, 3, 0.1)[1, 0] == speedup(0.9, 3, 0.1)
+
+
+def test_the_linear_formula_counts_tokens_behind_a_rejection():
+    """1 + γα, often printed, is too large by up to 58 % at γ = 4 (D23)."""
+    excess = [(1 + 4 * a) / expected_tokens(a, 4) - 1 for a in np.linspace(0.2, 0.95, 76)]
+    assert min(excess) > 0 and max(excess) == pytest.approx(0.58, abs=0.01)
+
+
+@given(alpha=st.floats(0, 1), gamma=st.integers(0, 12), cost=st.floats(0, 2))
+def test_speedup_is_tokens_over_cost(alpha, gamma, cost):
+    gain = speedup(alpha, gamma, cost)
+    assert gain == pytest.approx(expected_tokens(alpha, gamma) / (1 + gamma * cost))
+    assert speedup(alpha, gamma, cost, 2.0) <= gain
+    assert speedup(alpha, 0, cost, 2.0) == 1
+
+
+def test_verify_cost_may_depend_on_gamma():
+    assert speedup(1, 3, 0, lambda gamma: 1 + gamma) == 1  # checking as slow as generating
+    assert best_gamma(1, 0, lambda gamma: 1 + gamma) == 0
+    steps = {1: 1.1, 2: 1.1, 3: 1.1, 4: 3, 5: 3}  # a kernel that is fast up to four rows
+    assert best_gamma(0.8, 0.1, steps.__getitem__, max_gamma=5) == 3
+
+
+@given(alpha=st.floats(0, 1), cost=st.floats(0, 1))
+def test_some_gamma_pays_if_and_only_if_alpha_is_above_the_cost(alpha, cost):
+    """Leviathan's corollary 3.9, and its converse (D25)."""
+    best = best_gamma(alpha, cost)
+    gains = [speedup(alpha, g, cost) for g in range(33)]
+    assert gains[best] == max(gains)
+    if abs(alpha - cost) > 1e-9:
+        assert (best > 0) == (alpha > cost)
+    if alpha > cost:
+        assert gains[best] >= (1 + alpha) / (1 + cost) * (1 - 1e-12)
+
+
+def test_the_printed_slow_down_and_best_gammas():
+    assert round(speedup(0.2, 4, 0.15), 2) == 0.78
+    assert [best_gamma(a, 0.15) for a in (0.5, 0.7, 0.8, 0.9)] == [2, 3, 5, 8]
+
+
+# Counting
+
+
+@given(st.lists(st.integers(0, 4).flatmap(lambda d: st.tuples(st.just(d), st.integers(0, d)))))
+def test_acceptance_by_position_counts_reached_positions(rounds):
+    alpha, reached = acceptance_by_position([Round(*r) for r in rounds])
+    kept = np.nan_to_num(alpha) * reached
+    assert kept.sum() == pytest.approx(sum(accepted for _, accepted in rounds))
+    assert len(alpha) == max((drafted for drafted, _ in rounds), default=0)
+    assert reached[:1].tolist() == [sum(d > 0 for d, _ in rounds)][: len(reached)]
+    for i in range(1, len(reached)):
+        assert reached[i] <= kept[i - 1] + 1e-9

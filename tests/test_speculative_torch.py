@@ -1,0 +1,189 @@
+"""A batch of drafts: the law of `verify` row by row, and vLLM's cases."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from firsttoken.speculative import acceptance_rule, verify
+from firsttoken.speculative_torch import verify_batch
+
+# One number for all stochastic tests: no more than one false failure in a million.
+FALSE_FAILURE = 1e-6
+
+
+def rng(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def padded(rows, width):
+    return torch.tensor([row + [-1] * (width - len(row)) for row in rows], dtype=torch.int64)
+
+
+def one_hot(rows, n_vocab=100):
+    """Greedy laws: behind a row's end some that must not be looked at."""
+    width = max(map(len, rows))
+    ids = torch.tensor([row + [99] * (width - len(row)) for row in rows])
+    return torch.nn.functional.one_hot(ids, n_vocab).float()
+
+
+# vllm/tests/v1/sample/test_rejection_sampler.py: drafted tokens, the target's choices, the output
+VLLM = [
+    ([[1, 2, 3]], [[1, 2, 3, 4]], [[1, 2, 3, 4]]),
+    ([[1, 2, 3]], [[1, 5, 3, 4]], [[1, 5]]),
+    ([[1, 2], [3]], [[1, 2, 5], [3, 4]], [[1, 2, 5], [3, 4]]),
+    ([[1]], [[1, 2]], [[1, 2]]),
+    ([[]], [[5]], [[5]]),
+    ([[1, 2, 3], [4, 5, 6]], [[1, 2, 7, 6], [4, 8, 6, 9]], [[1, 2, 7], [4, 8]]),
+    ([[1]], [[2, 3]], [[2]]),
+    ([[1, 2], [3, 4]], [[1, 5, 6], [3, 4, 7]], [[1, 5], [3, 4, 7]]),
+]
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(("drafted", "choices", "expected"), VLLM)
+def test_greedy_rows_as_in_vllm(drafted, choices, expected, known):
+    width = max(map(len, drafted))
+    target, tokens = one_hot(choices), padded(drafted, width)
+    draft = torch.full((*tokens.shape, 100), 0.01) if known else None
+    got = verify_batch(target, draft, tokens, rng())
+    assert got.tolist() == padded(expected, width + 1).tolist()
+
+
+# The law of each row. Here no law depends on the tokens before, so that it is a short sum.
+
+N, V, GAMMA = 20_000, 5, 3
+LAWS = np.random.default_rng(1).dirichlet(np.ones(V), size=(2, GAMMA + 1))
+LAWS[0, :, 2], LAWS[1, 1, 4], LAWS[1, :, 0] = 0, 0, 0  # zeros on both sides
+TARGET, DRAFT = LAWS / LAWS.sum(axis=-1, keepdims=True)
+
+
+def law_of_round(target, draft):
+    """Return {what comes out: its probability}, for tokens drawn from the rows of `draft`."""
+    law, kept = {}, {(): 1.0}
+    for p, q in zip(target, draft, strict=False):
+        accept, residual = acceptance_rule(p, q)
+        for tokens, chance in kept.items():
+            rejected = chance * (1 - q @ accept)
+            law |= {(*tokens, x): rejected * residual[x] for x in range(V)}
+        kept = {(*t, x): c * q[x] * accept[x] for t, c in kept.items() for x in range(V)}
+    bonus = target[len(draft)]
+    for tokens, chance in kept.items():
+        law |= {(*tokens, x): chance * bonus[x] for x in range(V)}
+    return law
+
+
+def p_value(outputs, law):
+    """Pearson's test; 0 where something impossible came out."""
+    outputs = [tuple(x for x in row if x >= 0) for row in outputs]
+    counts = Counter(outputs)
+    if any(law[key] < 1e-12 for key in counts):
+        return 0.0
+    cells = sorted((len(outputs) * p, counts[key]) for key, p in law.items() if p >= 1e-12)
+    n_rare = sum(expected < 10 for expected, _ in cells)  # too rare for the test one by one
+    cells = [tuple(map(sum, zip(*cells[: n_rare + 1], strict=True))), *cells[n_rare + 1 :]]
+    expected, observed = np.array(cells).T
+    return chisquare(observed, expected * len(outputs) / expected.sum()).pvalue
+
+
+def drawn_from_draft(n):
+    """Return n rows of γ tokens."""
+    generator = np.random.default_rng(2)
+    return np.stack([generator.choice(V, size=n, p=DRAFT[i]) for i in range(GAMMA)], axis=1)
+
+
+def batch(rows):
+    """Return target, draft and tokens for N times each of `rows`: (length of the draft, greedy)."""
+    lengths, greedy = (np.tile(column, N) for column in zip(*rows, strict=True))
+    target = np.where(greedy[:, None, None], np.eye(V)[[1] * (GAMMA + 1)], TARGET)
+    draft = np.broadcast_to(DRAFT[:GAMMA], (len(target), GAMMA, V)).copy()
+    tokens = drawn_from_draft(len(target))
+    tokens[np.arange(GAMMA) >= lengths[:, None]] = -1
+    return tuple(torch.from_numpy(x) for x in (target, draft, tokens))
+
+
+ROWS = [(3, False), (1, False), (3, True), (0, False)]
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    return batch(ROWS)
+
+
+def test_each_row_follows_the_law_of_its_request(mixed):
+    """Ragged drafts, greedy and sampled rows side by side; four tests share the odds."""
+    got = verify_batch(*mixed, rng()).tolist()
+    for i, (n_drafted, greedy) in enumerate(ROWS):
+        target = np.eye(V)[[1] * (GAMMA + 1)] if greedy else TARGET
+        law = law_of_round(target, DRAFT[:n_drafted])
+        assert p_value(got[i :: len(ROWS)], law) > FALSE_FAILURE / len(ROWS)
+
+
+def test_it_is_the_law_of_verify():
+    generator = np.random.default_rng(3)
+    drafts = drawn_from_draft(5000)[:, :2].tolist()
+    got = [verify(TARGET[:3], DRAFT[:2], tokens, generator) for tokens in drafts]
+    assert p_value(got, law_of_round(TARGET, DRAFT[:2])) > FALSE_FAILURE
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_draft_without_probabilities(known):
+    """Always the same guess: None for all rows, or laws with that token alone."""
+    tokens = torch.tensor([[1, 3, 0]]).expand(N, 3)
+    draft = torch.nn.functional.one_hot(tokens, V).double() if known else None
+    target = torch.tensor(TARGET).expand(N, GAMMA + 1, V)
+    law = law_of_round(TARGET, np.eye(V)[[1, 3, 0]])
+    assert p_value(verify_batch(target, draft, tokens, rng()).tolist(), law) > FALSE_FAILURE
+
+
+@pytest.mark.parametrize("flaw", ["swapped", "late", "unknown", "from the target"])
+def test_flaws_are_found(mixed, flaw):
+    """The same test, with wrong laws handed over, fails: it has the power to."""
+    target, draft, tokens = (x[:: len(ROWS)] for x in mixed)
+    drawn = tokens + 0
+    if flaw == "swapped":
+        target, draft = torch.cat([draft, target[:, -1:]], 1), target[:, :-1]
+        drawn = torch.where(draft.gather(2, tokens[..., None])[..., 0] > 0, tokens, 1)
+    elif flaw == "late":
+        draft = draft.roll(1, 1).clamp(min=1e-9)
+    elif flaw == "unknown":  # drafted tokens that depend on their own acceptance: always token 1
+        drawn = torch.ones_like(tokens)
+    elif flaw == "from the target":
+        draft = target[:, :-1].clamp(min=1e-9)
+    got = verify_batch(target, draft, drawn, rng()).tolist()
+    assert p_value(got, law_of_round(TARGET, DRAFT[:3])) < FALSE_FAILURE
+
+
+def test_zero_is_never_accepted_nor_drawn():
+    """Also in float32, and where the residual is nothing but rounding."""
+    target = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]).expand(1000, 2, 2)
+    for q in (0.5, 1e-9):
+        draft = torch.tensor([[[1 - q, q]]]).expand(1000, 1, 2)
+        tokens = torch.ones(1000, 1, dtype=torch.int64)
+        assert (verify_batch(target, draft, tokens, rng())[:, 0] == 0).all()
+
+
+def test_the_seed_decides_and_inputs_are_left_alone(mixed):
+    copies = [x.clone() for x in mixed]
+    once, again, other = (verify_batch(*mixed, rng(seed)) for seed in (0, 0, 1))
+    assert torch.equal(once, again) and not torch.equal(once, other)
+    assert all(torch.equal(x, copy) for x, copy in zip(mixed, copies, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "tokens", "message"),
+    [
+        ((1, 3, 4), (1, 2, 4), [[0]], r"target \(1, 3, 4\), draft \(1, 2, 4\) and tokens \(1, 1\)"),
+        ((1, 2, 4), (1, 1, 5), [[0]], "must be"),
+        ((2, 4), None, [[0]], "must be"),
+        ((1, 3, 4), None, [[-1, 2]], "only behind the last"),
+        ((1, 2, 4), None, [[4]], "below 4, got 4"),
+        ((1, 2, 4), (1, 1, 4), [[3]], "with probability 0"),
+    ],
+)
+def test_wrong_arguments_are_named(target, draft, tokens, message):
+    law = torch.zeros(draft) if draft else None
+    with pytest.raises(ValueError, match=message):
+        verify_batch(torch.ones(target) / 4, law, torch.tensor(tokens), rng())
