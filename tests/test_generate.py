@@ -1,19 +1,24 @@
 """The token loop: cached equals uncached, and every way to stop."""
 
+from collections import Counter
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import chisquare
 from transformers import LlamaForCausalLM
 
 from firsttoken import llama, llama_torch
 from firsttoken.architectures import Architecture
 from firsttoken.constrained import Constraint, Json, Regex, keep_allowed
-from firsttoken.generate import evict, generate
+from firsttoken.generate import evict, generate, prompt_lookup, speculative_generate
 from firsttoken.kv_cache import KVCache
 from firsttoken.llama import weight_shapes
-from firsttoken.sampling import SamplingParams, keep_top_k
+from firsttoken.sampling import SamplingParams, draw, keep_top_k, next_token_distribution
+from firsttoken.speculative import acceptance_rule, verify
 from firsttoken.tokenizer import tokenizer
 
 BACKENDS = ["numpy", "torch"]
@@ -290,6 +295,394 @@ def test_wrong_constraints_are_named(options, message):
     script = Script([1], 5, eos_ids=(0,))
     with pytest.raises(ValueError, match=message):
         generate(script, [1], greedy(max_tokens=3), **options)
+
+
+# Speculative decoding: another way to the same text.
+
+
+class Watched:
+    """A model that checks before each pass that its cache holds the text, and nothing else."""
+
+    def __init__(self, model, text):
+        self.model, self.arch, self.eos_ids = model, model.arch, model.eos_ids
+        self.text, self.read, self.n_new = text, [], []
+
+    def new_cache(self, batch, capacity):
+        return self.model.new_cache(batch, capacity)
+
+    def __call__(self, tokens, cache):
+        self.read[cache.length :] = tokens[0]
+        self.n_new.append(len(tokens[0]))
+        assert self.read[: len(self.text)] == self.text
+        logits = self.model(tokens, cache)
+        fresh = self.model.new_cache(1, len(self.read))
+        expected = np.asarray(self.model([self.read], fresh))
+        assert cache.length == len(self.read)
+        np.testing.assert_allclose(logits, expected[:, -len(tokens[0]) :], atol=1e-4)
+        for layer in range(self.arch.n_layers):
+            np.testing.assert_allclose(cache.keys(layer), fresh.keys(layer), atol=1e-4)
+            np.testing.assert_allclose(cache.values(layer), fresh.values(layer), atol=1e-4)
+        return logits
+
+
+def noisy_weights(share):
+    noise = random_weights(seed=1)
+    return {n: (1 - share) * w + share * noise[n] for n, w in random_weights().items()}
+
+
+@pytest.fixture(scope="module")
+def other(model):
+    """A draft that is right now and then."""
+    return type(model)(ARCH, noisy_weights(0.05))
+
+
+@given(
+    prompt=st.lists(st.integers(0, 49), min_size=1, max_size=30),
+    max_tokens=st.integers(1, 12),
+    gamma=st.integers(0, 8),
+    penalty=st.sampled_from([1.0, 1.5]),
+    presence=st.sampled_from([0.0, 1.0]),
+)
+@settings(max_examples=20)
+def test_greedy_text_is_that_of_the_target_alone(
+    model, other, prompt, max_tokens, gamma, penalty, presence
+):
+    """For every γ and penalty; both caches hold the text and nothing else at every pass."""
+    params = greedy(max_tokens=max_tokens, repetition_penalty=penalty, presence_penalty=presence)
+    plain, text = generate(model, prompt, params), list(prompt)
+    target, draft = Watched(model, text), Watched(other, text)
+    got = speculative_generate(target, draft, prompt, params, gamma, on_token=text.append)
+    assert (got.ids, got.finish_reason) == (plain.ids, plain.finish_reason)
+    assert text == [*prompt, *got.ids] and len(got.token_times_s) == len(got.ids)
+    assert len(got.rounds) == len(target.n_new)
+    assert sum(r.accepted + 1 for r in got.rounds) == len(got.ids)  # no end but the length
+    assert all(n_new <= 2 for n_new in draft.n_new[1:])  # the crossing token and the last
+
+
+def test_a_perfect_draft_is_always_accepted(model):
+    params = greedy(max_tokens=40)
+    for gamma, passes in ((1, 20), (3, 10), (7, 5), (0, 40)):
+        got = speculative_generate(model, model, [1, 2, 3], params, gamma)
+        assert got.accepted == got.drafted == 40 - passes and len(got.rounds) == passes
+        assert got.ids == generate(model, [1, 2, 3], params).ids
+
+
+def noisy(share):
+    return llama.Llama(ARCH, noisy_weights(share))
+
+
+class Changed:
+    """A model with another cache, or with other tokens than it is given."""
+
+    def __init__(self, model, cache=None, tokens=None):
+        self.model, self.arch, self.eos_ids = model, model.arch, model.eos_ids
+        self.cache, self.tokens = cache, tokens or (lambda tokens: tokens)
+
+    def new_cache(self, batch, capacity):
+        return self.model.new_cache(batch, capacity) if self.cache is None else self.cache
+
+    def __call__(self, tokens, cache):
+        return self.model([self.tokens(tokens[0])], cache)
+
+
+class Sticky(KVCache):
+    """A cache that says it has forgotten, and has not."""
+
+    n_stale = 0
+
+    def __init__(self, arch, batch, capacity):
+        super().__init__(arch, batch, capacity + 500)
+
+    @property
+    def length(self):
+        return super().length - self.n_stale
+
+    def truncate(self, length):
+        self.n_stale += self.length - length
+
+
+def test_a_cache_that_is_not_rolled_back_changes_the_text():
+    model, draft, params = noisy(0), noisy(0.05), greedy(max_tokens=30)
+    sticky = Changed(model, Sticky(ARCH, 1, 0))
+    plain = generate(model, [1, 2, 3], params).ids
+    assert speculative_generate(model, draft, [1, 2, 3], params).ids == plain
+    assert speculative_generate(sticky, draft, [1, 2, 3], params).ids != plain
+
+
+@pytest.mark.parametrize(
+    "flawed",
+    [
+        lambda model: Changed(model, Sticky(ARCH, 1, 0)),
+        lambda model: Changed(model, tokens=lambda t: t[-1:] * 2 if len(t) == 2 else t),
+    ],
+    ids=["not rolled back", "crossing token dropped"],
+)
+def test_a_flawed_draft_costs_speed_but_never_changes_the_text(flawed):
+    """The rule repairs what the draft does wrong; its acceptance shows that something is."""
+    model, params = noisy(0), greedy(max_tokens=50)
+    plain = generate(model, [1, 2, 3], params).ids
+    got = speculative_generate(model, flawed(noisy(0.05)), [1, 2, 3], params)
+    sound = speculative_generate(model, noisy(0.05), [1, 2, 3], params)
+    assert got.ids == sound.ids == plain
+    assert got.accepted / got.drafted < sound.accepted / sound.drafted
+
+
+class Reciter:
+    """A model that recites, whatever was said: the text goes on as its position has it."""
+
+    def __init__(self, text, max_context=None, eos_ids=()):
+        self.arch = Architecture("reciter", 1, 2, 1, 1, 2, 2, 1024, max_context=max_context)
+        self.text, self.eos_ids = text, eos_ids
+
+    def new_cache(self, batch, capacity):
+        return KVCache(self.arch, batch, capacity)
+
+    def __call__(self, tokens, cache):
+        n_new = len(tokens[0])
+        assert n_new > 0
+        positions = np.arange(cache.length, cache.length + n_new)
+        cache.append(0, *np.zeros((2, 1, 1, n_new, 2)))
+        return 9.0 * np.eye(1024)[np.take(self.text, positions, mode="clip")][None]
+
+
+@settings(max_examples=200)
+@given(
+    text=st.text("ab ", min_size=1, max_size=20),
+    slips=st.sets(st.integers(0, 20)),
+    stop=st.lists(st.text("ab ", min_size=1, max_size=4), max_size=2),
+    max_tokens=st.integers(1, 20),
+    max_context=st.none() | st.integers(2, 15),
+    eos=st.sets(st.sampled_from(TOK.encode("abab  b"))),
+    ignore_eos=st.booleans(),
+    gamma=st.integers(0, 6),
+)
+def test_speculation_ends_where_plain_decoding_ends(
+    text, slips, stop, max_tokens, max_context, eos, ignore_eos, gamma
+):
+    """End of text, stop strings, both limits: in the middle of a round as anywhere."""
+    ids = TOK.encode(text)
+    target = Reciter(ids, max_context, tuple(eos))
+    wrong = Reciter([0 if i in slips else token for i, token in enumerate(ids)], max_context)
+    params, options = greedy(max_tokens=max_tokens, stop=tuple(stop)), {"tokenizer": TOK}
+    options["ignore_eos"] = ignore_eos
+    plain = generate(target, [1], params, **options)
+    for draft in (wrong, lambda seen, n: wrong.text[len(seen) - 1 :][: n + 1]):  # one too many
+        seen = []
+        got = speculative_generate(
+            target, draft, [1], params, gamma, on_token=seen.append, **options
+        )
+        assert (got.ids, got.text, got.finish_reason) == (
+            plain.ids,
+            plain.text,
+            plain.finish_reason,
+        )
+        assert seen == got.ids and len(got.token_times_s) == len(seen)
+        assert got.token_times_s == sorted(got.token_times_s)
+        assert all(r.accepted <= r.drafted <= gamma for r in got.rounds)
+        assert sum(r.accepted + 1 for r in got.rounds) >= len(seen)
+
+
+BYTES = [bytes([i]) for i in range(49)] + [b""]
+
+
+@settings(max_examples=15)
+@given(
+    gamma=st.integers(1, 6),
+    close_in_time=st.booleans(),
+    max_tokens=st.integers(5, 12),
+    guesses=st.lists(st.integers(0, 49), max_size=6),
+)
+def test_speculation_under_a_constraint(model, other, gamma, close_in_time, max_tokens, guesses):
+    """Forbidden guesses are cut; what a model drafts is masked as the target is."""
+    constraint = Constraint(Regex(r"[\x01-\x05]{3}[\x06-\x1f]{0,4}\x30"), BYTES, [49])
+    options = {"constraint": constraint, "close_in_time": close_in_time}
+    params = greedy(max_tokens=max_tokens)
+    plain = generate(model, [1, 2], params, **options)
+    for draft in (other, lambda ids, n: guesses, lambda ids, n: [1, 2, 3, 48, 49, 49]):
+        got = speculative_generate(model, draft, [1, 2], params, gamma, **options)
+        assert (got.ids, got.finish_reason) == (plain.ids, plain.finish_reason)
+    assert constraint.min_tokens() == 5  # left as it was
+
+
+# The law of sampled text, through the whole loop. One number for all tests: no more than one false
+# failure in a million.
+FALSE_FAILURE = 1e-6
+
+
+def law_of_text(model, prompt, params, n):
+    """Return {ids: probability} of the first n tokens, without drafts and without a cache."""
+    law = {(): 1.0}
+    for _ in range(n):
+        longer = {}
+        for ids, chance in law.items():
+            logits = np.asarray(model([[*prompt, *ids]], None))[0, -1]
+            next_law = next_token_distribution(logits, params, prompt, ids)
+            longer |= {(*ids, int(x)): chance * next_law[x] for x in np.flatnonzero(next_law)}
+        law = longer
+    return law
+
+
+def p_value(texts, law):
+    """Pearson's test; 0 where something impossible came out."""
+    counts = Counter(texts)
+    if counts.keys() - law.keys():
+        return 0.0
+    cells = sorted((len(texts) * p, counts[ids]) for ids, p in law.items())
+    n_rare = sum(expected < 10 for expected, _ in cells)  # too rare for the test one by one
+    cells = [tuple(map(sum, zip(*cells[: n_rare + 1], strict=True))), *cells[n_rare + 1 :]]
+    expected, observed = np.array(cells).T
+    return chisquare(observed, expected * len(texts) / expected.sum()).pvalue
+
+
+def texts(n, target, draft, prompt, params, gamma):
+    runs = (replace(params, seed=seed, max_tokens=3) for seed in range(n))
+    return [tuple(speculative_generate(target, draft, prompt, p, gamma).ids) for p in runs]
+
+
+class Table:
+    """A model of five tokens that looks two tokens back."""
+
+    def __init__(self, seed):
+        self.arch, self.eos_ids = Architecture("table", 1, 2, 1, 1, 2, 2, 5), ()
+        self.logits = np.random.default_rng(seed).normal(scale=1.5, size=(5, 5, 5))
+
+    def new_cache(self, batch, capacity):
+        return KVCache(self.arch, batch, capacity)
+
+    def __call__(self, tokens, cache):
+        before = [] if cache is None else cache.keys(0)[0, 0, :, 0].astype(int).tolist()
+        if cache is not None:
+            held = np.repeat(np.reshape(tokens, (1, 1, -1, 1)), 2, axis=3)
+            cache.append(0, held, held)
+        ids = [0, *before, *tokens[0]]
+        rows = [self.logits[ids[i - 1], ids[i]] for i in range(len(before) + 1, len(ids))]
+        return np.array(rows)[None]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(),
+        SamplingParams(temperature=0.7, top_p=0.8),
+        SamplingParams(repetition_penalty=1.5, presence_penalty=0.5, frequency_penalty=1.0),
+        SamplingParams(temperature=1.5, top_k=3, min_p=0.1, frequency_penalty=-1.0),
+    ],
+)
+@pytest.mark.parametrize("kind", ["model", "guesses"])
+def test_sampled_text_follows_the_law_of_the_target(params, kind):
+    """Three tokens, with every filter and penalty, which see the text that each position sees."""
+    target, draft = Table(0), Table(1)
+    if kind == "guesses":
+        draft = lambda ids, n: [(ids[-1] + i) % 5 for i in range(n)]  # noqa: E731
+    got = texts(600, target, draft, [1, 2], params, gamma=2)
+    assert p_value(got, law_of_text(target, [1, 2], params, 3)) > FALSE_FAILURE / 8
+
+
+# A place in the held-out text where the draft is often wrong, so that every rule is used.
+PLACE = TOK.encode(" event with a document\n    location. A")
+NARROW = SamplingParams(top_k=3)  # 27 texts of three tokens
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return llama.load_model("target"), llama.load_model("draft")
+
+
+@pytest.fixture(scope="module")
+def narrow_law(pair):
+    return law_of_text(pair[0], PLACE, NARROW, 3)
+
+
+def test_the_shipped_pair_follows_the_law_of_the_target(pair, narrow_law):
+    assert p_value(texts(300, *pair, PLACE, NARROW, gamma=2), narrow_law) > FALSE_FAILURE
+
+
+def swapped(target, draft, tokens, rng):
+    if draft is not None:
+        target, draft = np.concatenate([draft, target[-1:]]), target[:-1] + 1e-9
+    return verify(target, draft, tokens, rng)
+
+
+def no_residual(target, draft):
+    return acceptance_rule(target, draft)[0], target
+
+
+def bonus_after_a_rejection(target, draft, tokens, rng):
+    got = verify(target, draft, tokens, rng)
+    return got if len(got) > len(tokens) else [*got, int(draw(target[-1], rng))]
+
+
+@pytest.mark.parametrize(
+    ("place", "flaw", "n"),
+    [
+        ("generate.verify", swapped, 50),
+        ("speculative.acceptance_rule", no_residual, 300),
+        ("generate.verify", bonus_after_a_rejection, 50),
+        ("llama.KVCache", Sticky, 200),
+    ],
+)
+def test_the_shipped_pair_with_a_flaw_does_not(pair, narrow_law, monkeypatch, place, flaw, n):
+    monkeypatch.setattr(f"firsttoken.{place}", flaw)
+    assert p_value(texts(n, *pair, PLACE, NARROW, gamma=2), narrow_law) < FALSE_FAILURE
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_shipped_pair_at_temperature_zero(backend):
+    """Equal wherever the two largest logits are further apart than rounding: here, everywhere."""
+    target, draft = (llama.load_model(name, backend) for name in ("target", "draft"))
+    params = greedy(max_tokens=32)
+    for prompt in ("class Pool:\n    def ", "import os\n\n"):
+        ids = [0, *TOK.encode(prompt)]
+        plain = generate(target, ids, params, ignore_eos=True)
+        for gamma in (0, 1, 2, 3, 4, 6, 8) if backend == "numpy" else (3,):
+            got = speculative_generate(target, draft, ids, params, gamma, ignore_eos=True)
+            assert got.ids == plain.ids
+        lookup = speculative_generate(
+            target, lambda ids, n: prompt_lookup(ids, 3, n), ids, params, ignore_eos=True
+        )
+        assert lookup.ids == plain.ids
+
+
+def test_the_seed_decides(pair):
+    params = SamplingParams(max_tokens=12, seed=3)
+    once, again = (speculative_generate(*pair, PLACE, params) for _ in range(2))
+    assert once.ids == again.ids and once.rounds == again.rounds
+    assert once.ids != speculative_generate(*pair, PLACE, replace(params, seed=4)).ids
+
+
+@given(ids=st.lists(st.integers(0, 3), max_size=20), n=st.integers(1, 4), gamma=st.integers(0, 5))
+def test_prompt_lookup_finds_the_last_of_the_longest(ids, n, gamma):
+    """Against its definition: places are tried by length of what matches, then from the end."""
+    places = [
+        (size, start)
+        for size in range(1, n + 1)
+        for start in range(len(ids) - size)
+        if ids[start : start + size] == ids[len(ids) - size :]
+    ]
+    size, start = max(places, default=(len(ids), 0))
+    assert prompt_lookup(ids, n, gamma) == ids[start + size :][:gamma]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: speculative_generate(Table(0), Table(1), [1], greedy(), -1), "gamma must be"),
+        (lambda: speculative_generate(Table(0), Table(1), [], greedy()), "prompt_ids must hold"),
+        (
+            lambda: speculative_generate(Table(0), Reciter([1]), [1], greedy()),
+            "draft has 1024 tokens in its vocabulary, expected those of the target, 5",
+        ),
+        (
+            lambda: speculative_generate(Reciter([1]), Reciter([1], 16), [1], greedy()),
+            "draft has a context of 16, expected 17 or more",
+        ),
+        (lambda: prompt_lookup([1], 0, 3), "max_ngram 0 must be at least 1"),
+        (lambda: prompt_lookup([1], 1, -1), "gamma -1 at least 0"),
+    ],
+)
+def test_wrong_speculation_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 # Making room in a full cache.

@@ -324,7 +324,13 @@ class _Request:
         beginnings = [drafted[:n] for n in range(len(drafted) - n_rows + 1, len(drafted) + 1)]
         if self._constraint is not None:
             rows = zip(logits, beginnings, strict=True)
-            logits = np.stack([keep_allowed(row, self._mask(begun)) for row, begun in rows])
+            # Behind the end of the text nothing is allowed, and nothing will be read.
+            logits = np.stack(
+                [
+                    row if self.ended_by(begun) else keep_allowed(row, self._mask(begun))
+                    for row, begun in rows
+                ]
+            )
         prompt, output = self.ids[: self._n_prompt], self.ids[self._n_prompt :]
         return logits, self._params, [prompt] * n_rows, [[*output, *b] for b in beginnings]
 
