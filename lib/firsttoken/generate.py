@@ -83,9 +83,8 @@ def generate(
             strings without a tokenizer, a constraint under ignore_eos or that allows no token,
             and too few tokens to close_in_time.
     """
-    request = _Request(
-        *(model, prompt_ids, params, on_token, tokenizer, ignore_eos, constraint, close_in_time)
-    )
+    options = on_token, tokenizer, ignore_eos, constraint, close_in_time
+    request = _Request(model, prompt_ids, params, *options)
     reader = _Reader(model, request.limit if use_cache else None)
     while request.finish_reason is None:
         logits = reader(request.ids)
@@ -132,15 +131,15 @@ def speculative_generate(
     """
     if operator.index(gamma) < 0:
         raise ValueError(f"gamma must be at least 0, got {gamma}")
-    request = _Request(
-        *(target, prompt_ids, params, on_token, tokenizer, ignore_eos, constraint, close_in_time)
-    )
-    propose = _ModelDraft if hasattr(draft, "new_cache") else _GuessDraft
-    drafter, reader = propose(draft, target, request), _Reader(target, request.limit)
+    options = on_token, tokenizer, ignore_eos, constraint, close_in_time
+    request = _Request(target, prompt_ids, params, *options)
+    reader = _Reader(target, request.limit)
+    is_model = hasattr(draft, "new_cache")
+    propose = _ModelDraft(draft, target, request) if is_model else _GuessDraft(draft, request)
     rounds = []
     while request.finish_reason is None:
         # One token per round is the target's own, so that the last needs no draft.
-        drafted, laws = drafter(min(gamma, request.limit - len(request.ids) - 1))
+        drafted, laws = propose(min(gamma, request.limit - len(request.ids) - 1))
         logits = reader(request.ids + drafted, len(drafted) + 1)
         request.prefilled()
         tokens = request.check(logits, drafted, laws)
@@ -169,12 +168,14 @@ def prompt_lookup(ids: Sequence[int], max_ngram: int, gamma: int) -> list[int]:
     """
     if operator.index(max_ngram) < 1 or operator.index(gamma) < 0:
         raise ValueError(f"max_ngram {max_ngram} must be at least 1, gamma {gamma} at least 0")
-    ids = list(ids)
-    for n in range(min(max_ngram, len(ids) - 1), 0, -1):
-        for start in range(len(ids) - n - 1, -1, -1):
-            if ids[start : start + n] == ids[-n:]:
-                return ids[start + n : start + n + gamma]
-    return []
+    ids, longest, place = list(ids), 0, len(ids)
+    for end in range(len(ids) - 2, -1, -1):  # where an earlier match may have its last token
+        size = 0
+        while size < max_ngram and size <= end and ids[end - size] == ids[-1 - size]:
+            size += 1
+        if size > longest:
+            longest, place = size, end + 1
+    return ids[place : place + gamma]
 
 
 def evict(model, cache: KVCache, n: int, sinks: int = 0) -> None:
@@ -394,7 +395,7 @@ class _ModelDraft:
 class _GuessDraft:
     """Take guesses from a function; they have no law."""
 
-    def __init__(self, guess: Callable[[list[int], int], Sequence[int]], target, request: _Request):
+    def __init__(self, guess: Callable[[list[int], int], Sequence[int]], request: _Request):
         self._guess, self._request = guess, request
 
     def __call__(self, n: int) -> tuple[list[int], None]:
