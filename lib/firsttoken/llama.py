@@ -453,12 +453,12 @@ def load_model(name: str | Path = "target", backend: str = "numpy"):
 def _project(x: Array, weight: Array) -> Array:
     """Multiply [B, T, in] by [in, out] as one matrix product of B·T rows.
 
-    A few rows go in fours: the BLAS of NumPy is fastest there, and takes longer for three. For
-    larger products it first makes a copy of the weights, which pays for many rows only.
+    A few rows go in fours: the BLAS of NumPy takes longer for three than for four, and from six
+    rows on it first copies the weights into another layout, which pays for many rows only.
     """
     rows = x.reshape(-1, x.shape[-1])
     n_rows = len(rows)
-    if n_rows == 3 or 4 < n_rows <= 16:
+    if n_rows == 3 or 5 < n_rows <= 16:
         fours = np.zeros((-(-n_rows // 4), 4, x.shape[-1]), x.dtype)
         fours.reshape(-1, x.shape[-1])[:n_rows] = rows
         product = (fours @ weight).reshape(-1, weight.shape[1])[:n_rows]
