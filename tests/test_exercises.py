@@ -133,6 +133,8 @@ def test_the_authors_mistakes_come_first():
     ]
     for answer, message in [(8.0, mistakes[0][1]), (16, mistakes[1][1]), (2e6, mistakes[2][1])]:
         assert check(answer, 4.0, mistakes=mistakes).message == message
+    catch_all = [(lambda x: x != 4, "Neither."), (8.0, "Twice the layers.")]
+    assert check(8.0, 4.0, mistakes=catch_all).message == "Twice the layers."
     assert check(4.0, 4.0, mistakes=[(4.0, "wrong")]), "the right answer is right first"
 
 

@@ -302,11 +302,13 @@ class _Target:
     def is_right(self, got: np.ndarray) -> bool:
         return _within(got, self.want, self.rtol, self.atol)
 
-    def known_mistake(self, got: np.ndarray) -> str | None:
-        """Return the author's message for this wrong value, else the best fitting diagnosis."""
-        for value, message in self.mistakes:
-            if _within(got, value, min(self.rtol, _SLIP), self.atol):
-                return message
+    def known_mistake(self, got: np.ndarray) -> str:
+        """Return the author's message for this wrong value, "" if it is not listed."""
+        near = min(self.rtol, _SLIP)
+        return _first(m for value, m in self.mistakes if _within(got, value, near, self.atol))
+
+    def slip(self, got: np.ndarray) -> str | None:
+        """Return the best fitting diagnosis of those that need no author."""
         if got.shape != self.want.shape or self.rtol > _SLIP:  # a rough guess is no slip
             return None
         best, distance = None, _NEAR
@@ -346,11 +348,14 @@ def _judge_number(
     """Return (right, message) for a number or an array."""
     if target.is_right(got):
         return True, ""
+    # What the author listed comes first, and of that the exact before the general.
+    if known := target.known_mistake(got):
+        return False, known
     for knows, message in predicates:
         if _says_yes(knows, got if got.ndim else float(got)):
             return False, message
-    if known := target.known_mistake(got):
-        return False, known
+    if slip := target.slip(got):
+        return False, slip
     if got.shape == target.want.shape == () and np.isfinite(got):
         return False, target.directions()[target.direction(float(got))]
     return False, _array_difference(got, target.want, target.rtol, target.atol)
@@ -814,9 +819,8 @@ class Quiz:
             return "open", [spec[key]]
         if target.is_right(np.asarray(x)):
             return "right", spec["right"]
-        message = target.known_mistake(np.asarray(x))
-        if message is None:
-            message = target.directions()[target.direction(x)]
+        known = target.known_mistake(np.asarray(x)) or target.slip(np.asarray(x))
+        message = known or target.directions()[target.direction(x)]
         return "wrong", [spec["not_yet"], self._messages.index(message)]
 
     def __repr__(self) -> str:
