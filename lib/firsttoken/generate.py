@@ -23,8 +23,8 @@ class Generation:
     """What one request brought forth.
 
     `ids` are the new tokens, the one that ended the text included; `token_times_s[i]` is when
-    ids[i] was chosen, counted from the start of `generate`, and `prefill_s` how long the pass
-    over the prompt took, a part of token_times_s[0].
+    ids[i] was chosen, counted from the start of `generate`, and `prefill_s` when the pass over the
+    prompt was done, a part of token_times_s[0].
 
     `finish_reason` is "eos" (the model ended the text), "stop" (a stop string appeared),
     "length" (max_tokens reached) or "context" (the model's context is full).
@@ -84,7 +84,7 @@ def generate(
             and too few tokens to close_in_time.
     """
     options = on_token, tokenizer, ignore_eos, constraint, close_in_time
-    request = _Request(model, prompt_ids, params, *options)
+    request = Continuation(model, prompt_ids, params, *options)
     reader = _Reader(model, request.limit if use_cache else None)
     while request.finish_reason is None:
         logits = reader(request.ids)
@@ -132,7 +132,7 @@ def speculative_generate(
     if operator.index(gamma) < 0:
         raise ValueError(f"gamma must be at least 0, got {gamma}")
     options = on_token, tokenizer, ignore_eos, constraint, close_in_time
-    request = _Request(target, prompt_ids, params, *options)
+    request = Continuation(target, prompt_ids, params, *options)
     reader = _Reader(target, request.limit)
     is_model = hasattr(draft, "new_cache")
     propose = _ModelDraft(draft, target, request) if is_model else _GuessDraft(draft, request)
@@ -208,8 +208,14 @@ def evict(model, cache: KVCache, n: int, sinks: int = 0) -> None:
         cache.append(layer, keys, values)
 
 
-class _Request:
-    """One request on its way: its text, how its tokens are chosen, and what ends it."""
+class Continuation:
+    """One request on its way: its text, how its tokens are chosen, and what ends it.
+
+    The arguments are those of `generate`. Whoever runs the model hands the logits to `choose` or
+    `check` and the tokens to `push`, until there is a `finish_reason`. All randomness is its own,
+    so that requests which share a model do not disturb each other. `ids` are prompt and answer so
+    far, `limit` the most they may become; the clock starts when the object is made.
+    """
 
     def __init__(
         self,
@@ -368,7 +374,7 @@ class _Reader:
 class _ModelDraft:
     """Guess with a smaller model, token by token."""
 
-    def __init__(self, draft, target, request: _Request):
+    def __init__(self, draft, target, request: Continuation):
         if draft.arch.vocab_size != target.arch.vocab_size:
             raise ValueError(
                 f"draft has {draft.arch.vocab_size} tokens in its vocabulary, expected those of "
@@ -395,7 +401,7 @@ class _ModelDraft:
 class _GuessDraft:
     """Take guesses from a function; they have no law."""
 
-    def __init__(self, guess: Callable[[list[int], int], Sequence[int]], request: _Request):
+    def __init__(self, guess: Callable[[list[int], int], Sequence[int]], request: Continuation):
         self._guess, self._request = guess, request
 
     def __call__(self, n: int) -> tuple[list[int], None]:
