@@ -1,0 +1,537 @@
+"""Many requests on one model: continuous batching over a paged cache, and what its steps cost."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral
+
+import numpy as np
+
+from firsttoken.batching import Request, StepRecord
+from firsttoken.constrained import Constraint
+from firsttoken.generate import Continuation, Generation
+from firsttoken.llama import check_tokens
+from firsttoken.metrics import RequestTrace
+from firsttoken.paging import BlockPool, PagedCache, PagedSequence, Usage
+from firsttoken.sampling import SamplingParams, next_token_distribution, penalize
+from firsttoken.tokenizer import Tokenizer
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """What an engine has done so far, and what it holds now.
+
+    waiting, running: requests now; usage: the pool's blocks now. All else counts from the start:
+    submitted, finished, aborted requests; steps; preemptions; computed_tokens, that went through
+    the model, those of preempted requests again; cached_tokens, that the prefix cache saved it;
+    new_tokens, handed out.
+    """
+
+    waiting: int
+    running: int
+    usage: Usage
+    submitted: int = 0
+    finished: int = 0
+    aborted: int = 0
+    steps: int = 0
+    preemptions: int = 0
+    cached_tokens: int = 0
+    computed_tokens: int = 0
+    new_tokens: int = 0
+
+
+@dataclass(eq=False)
+class _Entry:
+    """A request in the engine."""
+
+    id: int
+    text: Continuation
+    sequence: PagedSequence | None = None  # its part of the cache, while it runs
+    n_text: int = 0  # what it had to read first when it began to run
+
+
+class Engine:
+    """Runs many requests on one model, a token for each per pass.
+
+    Each `step` is one pass over the new tokens of all that run: of a request that has read its
+    text, the one token chosen last; of one that joins, its prompt, or as much as `token_budget`
+    leaves after the others have their token ("chunked" in `batching.simulate`; without a budget
+    "continuous"). Who has read its whole text gets its next token. Who is done leaves at once, and
+    whoever is first in line takes the place, up to `max_batch` at a time.
+
+    Keys and values lie in a pool of `n_blocks` blocks. Requests join in the order they came, when
+    blocks for their whole text are free. Where those who run need more blocks than there are, the
+    one that came last gives all of its own back, and reads prompt and answer so far again later
+    (recompute). With `prefix_caching` a text that starts like an earlier one reuses its blocks.
+
+    Each request has its own sampling parameters and random numbers, so that its tokens are those
+    that `generate` gives it alone; only rounding depends on the neighbours, see
+    `decision_margins`. Times in a `Generation` count from `submit`, so waiting is in them.
+
+    `tokenizer` is needed for stop strings. `on_step` is called with the `StepRecord` of each step
+    when it ends, while the pool still holds what the step used; times are those of `now_s`. After
+    a pass that was interrupted, an engine is of no use any more.
+
+    Units:  blocks, tokens, seconds since the engine was made
+    Raises: ValueError for a size below one, a model without `forward_ragged` (those in NumPy have
+            it), and an architecture that `PagedCache` cannot store.
+    Source: Yu et al. 2022, Orca (OSDI'22), sec. 3; Kwon et al. 2023, arXiv:2309.06180, sec. 4.5
+            (first come, first served; recomputation)
+
+    >>> from firsttoken.llama import load_model
+    >>> engine = Engine(load_model("draft"), n_blocks=8, max_batch=2)
+    >>> params = SamplingParams(temperature=0.0, max_tokens=3)
+    >>> ids = [engine.submit(prompt, params) for prompt in ([5, 6, 7], [8], [9, 5])]
+    >>> sorted(engine.run()) == ids, engine.stats.steps, engine.pool.n_free
+    (True, 6, 8)
+    """
+
+    def __init__(
+        self,
+        model,
+        n_blocks: int,
+        block_size: int = 16,
+        max_batch: int = 16,
+        token_budget: int | None = None,
+        prefix_caching: bool = False,
+        tokenizer: Tokenizer | None = None,
+        on_step: Callable[[StepRecord], object] | None = None,
+    ) -> None:
+        if not hasattr(model, "forward_ragged"):
+            raise ValueError(
+                f"model {type(model).__name__} cannot run several sequences in one pass, "
+                "expected one with forward_ragged: backend 'numpy'"
+            )
+        for name, value in (("max_batch", max_batch), ("token_budget", token_budget)):
+            if value is None and name == "token_budget":
+                continue
+            if not isinstance(value, Integral) or value < 1:
+                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+        self.model, self.tokenizer, self.on_step = model, tokenizer, on_step
+        self.max_batch, self.token_budget = max_batch, token_budget
+        self.pool = BlockPool(n_blocks, block_size, prefix_caching)
+        self._cache = PagedCache(model.arch, self.pool)
+        # Both in the order of ids, and whoever waits came after all that run: nobody overtakes.
+        self._waiting: deque[_Entry] = deque()
+        self._running: dict[int, _Entry] = {}
+        self._finished: dict[int, Generation] = {}  # not yet handed out
+        self._counts = EngineStats(0, 0, self.pool.usage())
+        self._zero_s = time.perf_counter()
+
+    @property
+    def stats(self) -> EngineStats:
+        """What the engine has done and what it holds."""
+        return replace(
+            self._counts,
+            waiting=len(self._waiting),
+            running=len(self._running),
+            usage=self.pool.usage(),
+        )
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there is anything left to do."""
+        return bool(self._waiting or self._running)
+
+    def now_s(self) -> float:
+        """Return the seconds since the engine was made."""
+        return time.perf_counter() - self._zero_s
+
+    def submit(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        on_token: Callable[[int], object] | None = None,
+        ignore_eos: bool = False,
+        constraint: Constraint | None = None,
+        close_in_time: bool = False,
+    ) -> int:
+        """Let a request wait for its turn; return its id. The options are those of `generate`.
+
+        Raises: ValueError as `generate`, and for a text that may grow beyond the whole pool:
+                nothing could make room for it.
+        """
+        text = Continuation(
+            *(self.model, prompt_ids, params, on_token, self.tokenizer),
+            *(ignore_eos, constraint, close_in_time),
+        )
+        check_tokens(self.model.arch, np.asarray([text.ids]))
+        n_places = text.limit - 1  # the last token is never read
+        n_slots = self.pool.n_blocks * self.pool.block_size
+        if n_places > n_slots:
+            raise ValueError(
+                f"prompt_ids ({len(text.ids)}) and max_tokens ({params.max_tokens}) may need "
+                f"{n_places} places in the cache, expected at most the {n_slots} of "
+                f"{self.pool.n_blocks} blocks of {self.pool.block_size}"
+            )
+        entry = _Entry(self._counts.submitted, text)
+        self._waiting.append(entry)
+        self._count(submitted=1)
+        return entry.id
+
+    def abort(self, request_id: int) -> None:
+        """Drop a request that has not finished, and free its blocks.
+
+        Raises: KeyError for a request that is unknown or has finished.
+        """
+        if request_id in self._running:
+            self._release(request_id)
+        elif waiting := [entry for entry in self._waiting if entry.id == request_id]:
+            self._waiting.remove(waiting[0])
+        else:
+            raise KeyError(f"request_id {request_id!r} is unknown or has finished")
+        self._count(aborted=1)
+
+    def step(self) -> dict[int, Generation]:
+        """Run one pass; return the requests that are finished now, by id.
+
+        A request whose token cannot be chosen (its constraint allows none, its `on_token` raises)
+        is aborted, and its error raised at the end of the step: the others lose nothing. What has
+        finished then comes with the next step.
+        """
+        self._step()
+        return self._hand_out()
+
+    def run(self) -> dict[int, Generation]:
+        """Step until nothing is left to do; return the requests that have finished, by id."""
+        while self.unfinished:
+            self._step()
+        return self._hand_out()
+
+    def _hand_out(self) -> dict[int, Generation]:
+        finished, self._finished = self._finished, {}
+        return finished
+
+    def _step(self) -> None:
+        if not self.unfinished:
+            return
+        start_s = self.now_s()
+        # Who must go goes before anyone gets tokens: the pool takes those as computed.
+        preempted = self._preempt()
+        self._give_tokens()
+        batch, news = [], []
+        for entry in self._running.values():
+            new = entry.text.ids[entry.sequence.length : self.pool.n_tokens(entry.id)]
+            if new:  # none is left of the budget where all others decode
+                batch.append(entry)
+                news.append(new)
+        sizes = [
+            (entry.id, len(new), entry.sequence.length)
+            for entry, new in zip(batch, news, strict=True)
+        ]
+        decodes = tuple(entry.id for entry in batch if len(entry.text.ids) > entry.n_text)
+        # In the order in which they got their blocks: a reused one may be filled in this pass.
+        logits = self.model.forward_ragged(news, [entry.sequence for entry in batch])
+        error = self._choose(batch, logits)
+
+        self._count(steps=1, computed_tokens=sum(map(len, news)), preemptions=len(preempted))
+        if self.on_step is not None:
+            prefills = tuple(size for size in sizes if size[0] not in decodes)
+            self.on_step(StepRecord(start_s, self.now_s(), prefills, decodes, tuple(preempted)))
+        for entry in batch:
+            if entry.text.finish_reason is not None and entry.id in self._running:
+                self._release(entry.id)
+                self._finished[entry.id] = entry.text.result()
+                self._count(finished=1)
+        if error is not None:
+            raise error
+
+    def _preempt(self) -> list[int]:
+        """Send whoever came last back to wait, until all others can go on; return who went."""
+        preempted = []
+        while self._n_missing() > self.pool.n_free:
+            entry = self._running[max(self._running)]
+            self._release(entry.id)
+            self._waiting.appendleft(entry)
+            preempted.append(entry.id)
+        return preempted
+
+    def _n_missing(self) -> int:
+        """Return how many blocks the texts of those who run still need."""
+        return sum(
+            self._n_blocks(len(entry.text.ids)) - self._n_blocks(self.pool.n_tokens(entry.id))
+            for entry in self._running.values()
+        )
+
+    def _n_blocks(self, n_tokens: int) -> int:
+        return math.ceil(n_tokens / self.pool.block_size)
+
+    def _give_tokens(self) -> None:
+        """Hand the pool the tokens of this step: of those who run, then of those who may join."""
+        left = math.inf if self.token_budget is None else self.token_budget
+        for entry in self._running.values():
+            left -= self._give(entry, left)
+        while self._waiting and left > 0 and len(self._running) < self.max_batch:
+            entry = self._waiting[0]
+            ids = entry.text.ids
+            n_cached = self.pool.n_cached(ids)
+            # Hold what is there, so that it does not count as free for the rest.
+            self.pool.allocate(entry.id, ids[:n_cached])
+            if self._n_blocks(len(ids) - n_cached) > self.pool.n_free:
+                self.pool.free(entry.id)
+                return
+            self._running[entry.id] = self._waiting.popleft()
+            n_given = self._give(entry, left)
+            entry.sequence = self._cache.sequence(entry.id, n_cached)
+            entry.n_text = len(ids)
+            left -= max(1, n_given)  # of a text that is cached whole, the last is read again
+            self._count(cached_tokens=entry.sequence.length)
+
+    def _give(self, entry: _Entry, left: float) -> int:
+        """Hand the pool a request's next tokens, as many as are left; return how many."""
+        start, end = self.pool.n_tokens(entry.id), len(entry.text.ids)
+        end = min(end, start + left)
+        for token in entry.text.ids[start:end]:
+            # Shared blocks are full and nobody forks, so that no block has to be copied.
+            self.pool.append(entry.id, token)
+        return end - start
+
+    def _choose(self, batch: list[_Entry], logits: list[Array]) -> Exception | None:
+        """Give each request that has read its whole text the next token; return the first error."""
+        first_error = None
+        read = [entry.sequence.length == len(entry.text.ids) for entry in batch]
+        for entry, after, complete in zip(batch, logits, read, strict=True):
+            if not complete or entry.id not in self._running:  # a callback may abort others
+                continue
+            try:
+                entry.text.prefilled()
+                token, _ = entry.text.choose(after[-1:])
+                self._count(new_tokens=1)
+                entry.text.push(token)
+            except Exception as error:
+                first_error = first_error or error
+                if entry.id in self._running:
+                    self.abort(entry.id)
+        return first_error
+
+    def _release(self, request_id: int) -> None:
+        self.pool.free(request_id)
+        self._running.pop(request_id).sequence = None
+
+    def _count(self, **more: int) -> None:
+        sums = {name: getattr(self._counts, name) + n for name, n in more.items()}
+        self._counts = replace(self._counts, **sums)
+
+
+def serve_trace(
+    engine: Engine,
+    requests: Sequence[Request],
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams | None = None,
+) -> list[RequestTrace]:
+    """Send each prompt to the engine when its request arrives, in real time; return the traces.
+
+    As `batching.simulate` does it on a virtual clock: request i brings prompts[i], of its n_prompt
+    tokens, and goes on for its n_output tokens whatever the model says (default: greedily). Who
+    arrives during a step waits for its end. Traces are in the order of the requests, on the clock
+    of the engine's steps; the first moment of the requests' clock is the call.
+
+    Units:  seconds
+    Raises: ValueError for another number of prompts than requests, a prompt of another length than
+            its request says, a request longer than the model's context, and an engine at work.
+    """
+    params = SamplingParams(temperature=0.0) if params is None else params
+    if engine.unfinished:
+        raise ValueError("engine has requests of its own, expected an idle one")
+    if len(prompts) != len(requests):
+        raise ValueError(f"{len(prompts)} prompts for {len(requests)} requests, expected as many")
+    context = engine.model.arch.max_context or math.inf
+    for i, (request, prompt) in enumerate(zip(requests, prompts, strict=True)):
+        if len(prompt) != request.n_prompt or request.n_prompt + request.n_output > context:
+            raise ValueError(
+                f"prompts: {len(prompt)} ids for request {i}, expected its n_prompt "
+                f"{request.n_prompt}, with n_output {request.n_output} at most {context}"
+            )
+    begin_s = engine.now_s()
+    coming = deque(sorted(range(len(requests)), key=lambda i: requests[i].arrival_s))
+    times: list[list[float]] = [[] for _ in requests]
+    while coming or engine.unfinished:
+        while coming and begin_s + requests[coming[0]].arrival_s <= engine.now_s():
+            i = coming.popleft()
+            wanted = replace(params, max_tokens=requests[i].n_output, stop=())
+
+            def note(token: int, i: int = i) -> None:
+                times[i].append(engine.now_s())
+
+            engine.submit(prompts[i], wanted, on_token=note, ignore_eos=True)
+        if not engine.unfinished:
+            time.sleep(max(0.0, begin_s + requests[coming[0]].arrival_s - engine.now_s()))
+        engine.step()
+    return [
+        RequestTrace(begin_s + request.arrival_s, tuple(token_times), request.n_prompt)
+        for request, token_times in zip(requests, times, strict=True)
+    ]
+
+
+def decision_margins(
+    model, prompt_ids: Sequence[int], ids: Sequence[int], params: SamplingParams
+) -> Array:
+    """Return how far each token of an answer was from becoming another one.
+
+    A product over more rows may add up in another order, so logits differ in the last bits with
+    who shares a pass. That changes a token only where it was nearly another: at temperature 0
+    where the two largest logits (after the penalties) nearly tie, else where the random number
+    fell next to the end of its token's share of the law. The margin is the difference of those
+    logits, or the distance of the number from that end, as a probability. Filters cut, too, and
+    a cut that falls between two near ties is not in the margin.
+
+    One pass over prompt and answer; the random numbers are drawn again from the seed. The answer
+    is that of `generate` or an `Engine`, without a constraint.
+
+    Shapes: ids (n,), result (n,)
+    Units:  logits at temperature 0, else probability; infinite where one token has it all
+    Raises: ValueError for an empty answer, and a temperature above 0 without a seed.
+
+    >>> from firsttoken.generate import generate
+    >>> from firsttoken.llama import load_model
+    >>> model, params = load_model("draft"), SamplingParams(temperature=0.0, max_tokens=5)
+    >>> margins = decision_margins(model, [5, 6], generate(model, [5, 6], params).ids, params)
+    >>> margins.shape, bool(margins.min() > 1e-4)  # no two logits tie within rounding
+    ((5,), True)
+    """
+    if len(ids) == 0:
+        raise ValueError("ids must hold at least one token, got none")
+    if params.temperature > 0 and params.seed is None:
+        raise ValueError("params.seed must be given, to draw the same numbers again; got None")
+    text, n_prompt = [*prompt_ids, *ids], len(prompt_ids)
+    logits = np.asarray(model([text[:-1]]))[0, n_prompt - 1 :]
+    context = params, [text[:n_prompt]] * len(ids), [list(ids[:i]) for i in range(len(ids))]
+    if params.temperature == 0:
+        second, first = np.partition(penalize(logits, *context), -2, axis=-1)[:, -2:].T
+        return first - second
+    mass = next_token_distribution(logits, *context).cumsum(axis=-1, dtype=np.float64)
+    uniform = np.random.default_rng(params.seed).random((len(ids), 1))
+    distance = np.abs(mass / mass[:, -1:] - uniform)
+    # The last sum is 1, where no share ends and another begins.
+    return np.where(mass < mass[:, -1:], distance, np.inf).min(axis=-1)
+
+
+@dataclass(frozen=True)
+class MeasuredCost:
+    """Seconds of an engine's step, as a sum over what it computes: a cost for `simulate`.
+
+    step_s for any step; token_s per new token, sequence_s per sequence, key_s per token whose keys
+    and values a sequence reads, pair_s per pair of a new token and one it might read, in prompts.
+    (A decoding sequence has as many pairs as keys.)
+
+    Units:  seconds
+
+    >>> cost = MeasuredCost(step_s=1.0, token_s=0.1, sequence_s=0.0, key_s=0.01, pair_s=0.0)
+    >>> round(cost([(8, 2)], [5, 5]), 6)  # 10 tokens, 20 keys
+    2.2
+    """
+
+    step_s: float
+    token_s: float
+    sequence_s: float
+    key_s: float
+    pair_s: float
+
+    def __call__(self, prefills: Sequence[tuple[int, int]], decodes: Sequence[int]) -> float:
+        """Return the seconds of a step; the arguments are those of a cost in `simulate`."""
+        rates = self.step_s, self.token_s, self.sequence_s, self.key_s, self.pair_s
+        return sum(rate * n for rate, n in zip(rates, _work(prefills, decodes), strict=True))
+
+
+def _work(prefills: Sequence[tuple[int, int]], decodes: Sequence[int]) -> tuple[int, ...]:
+    """Return how many steps (one), tokens, sequences, keys, and pairs in prompts there are."""
+    return (
+        1,
+        sum(new for new, _ in prefills) + len(decodes),
+        len(prefills) + len(decodes),
+        sum(new + before for new, before in prefills) + sum(decodes),
+        sum(new * (new + before) for new, before in prefills),
+    )
+
+
+def record_steps(engine: Engine) -> list[tuple[list[tuple[int, int]], list[int], float]]:
+    """Return a list that fills with (prefills, decodes, seconds) of each step from now on.
+
+    Prefills and decodes are what `simulate` hands to a cost. Takes the place of `on_step`.
+    """
+    steps = []
+
+    def note(record: StepRecord) -> None:
+        prefills = [(new, before) for _, new, before in record.prefills]
+        decodes = [engine.pool.n_tokens(request_id) for request_id in record.decodes]
+        steps.append((prefills, decodes, record.end_s - record.start_s))
+
+    engine.on_step = note
+    return steps
+
+
+def fit_cost(
+    steps: Iterable[tuple[Sequence[tuple[int, int]], Sequence[int], float]],
+) -> MeasuredCost:
+    """Return the cost that fits steps (prefills, decodes, seconds) with the least squared errors.
+
+    Errors count relative to the step's seconds, so that short steps matter as much as long ones.
+    No rate is negative: those that would be are zero.
+
+    Raises: ValueError for fewer steps than rates, and a step that took no time.
+
+    >>> cost = MeasuredCost(1.0, 0.5, 0.25, 0.125, 0.0625)
+    >>> shapes = [([], [n] * n) for n in range(1, 9)] + [([(n, 3)], []) for n in range(1, 9)]
+    >>> fitted = fit_cost((*shape, cost(*shape)) for shape in shapes)
+    >>> [round(rate, 6) for rate in (fitted.step_s, fitted.token_s, fitted.pair_s)]
+    [1.0, 0.5, 0.0625]
+    """
+    steps = list(steps)
+    work = np.array([_work(prefills, decodes) for prefills, decodes, _ in steps], dtype=float)
+    seconds = np.array([s for _, _, s in steps])
+    if len(steps) < 5 or not (seconds > 0).all():
+        raise ValueError(f"steps: {len(steps)}, expected at least 5, all of positive seconds")
+    rows = work / seconds[:, None]  # of each step, what adds up to 1
+    scale = rows.max(axis=0)  # or rounding would drown the small rates
+    scale[scale == 0] = 1
+    rates, kept = np.zeros(rows.shape[1]), list(range(rows.shape[1]))
+    while kept:
+        found = np.linalg.lstsq(rows[:, kept] / scale[kept], np.ones(len(rows)))[0]
+        if (found >= 0).all():
+            rates[kept] = found / scale[kept]
+            break
+        del kept[int(found.argmin())]
+    return MeasuredCost(*rates.tolist())
+
+
+def measure_cost(
+    model,
+    max_batch: int = 16,
+    token_budget: int | None = None,
+    n_prompt: int = 256,
+    n_output: int = 64,
+    params: SamplingParams | None = None,
+    rounds: int = 5,
+    seed: int = 0,
+) -> MeasuredCost:
+    """Time an engine's steps on random texts, and return the cost that fits them.
+
+    Twice `max_batch` requests wait from the start, with lengths spread up to `n_prompt` and
+    `n_output`: the batch is full first and runs empty at the end, so that all sizes occur. Every
+    round has the same steps, and the median of each step's times is fitted.
+
+    Units:  tokens
+    Raises: ValueError as `Engine` and `fit_cost`.
+    """
+    params = SamplingParams(temperature=0.0) if params is None else params
+    rng = np.random.default_rng(seed)
+    texts = [
+        rng.integers(model.arch.vocab_size, size=n).tolist()
+        for n in rng.integers(1, n_prompt + 1, size=2 * max_batch)
+    ]
+    lengths = rng.integers(1, n_output + 1, size=len(texts)).tolist()
+    n_blocks = max_batch * math.ceil((n_prompt + n_output) / 16)
+    runs = []
+    for _ in range(rounds):
+        engine = Engine(model, n_blocks, 16, max_batch, token_budget)
+        runs.append(record_steps(engine))
+        for text, n in zip(texts, lengths, strict=True):
+            engine.submit(text, replace(params, max_tokens=n), ignore_eos=True)
+        engine.run()
+    medians = np.median([[seconds for *_, seconds in steps] for steps in runs], axis=0)
+    shapes = [(prefills, decodes) for prefills, decodes, _ in runs[0]]
+    return fit_cost((*shape, s) for shape, s in zip(shapes, medians.tolist(), strict=True))
