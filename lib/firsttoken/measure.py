@@ -796,11 +796,11 @@ def _name(device: str) -> str:
     if device == "cuda":
         return torch.cuda.get_device_name()
     if device == "mps":
-        return f"GPU of {_processor()}"
-    return f"{_processor()}, {torch.get_num_threads()} threads"
+        return f"GPU of {processor()}"
+    return f"{processor()}, {torch.get_num_threads()} threads"
 
 
-def _processor() -> str:
+def processor() -> str:
     """Return the processor's name where Linux tells it, else its architecture."""
     info = Path("/proc/cpuinfo")
     names = re.findall(r"model name\s*: (.+)", info.read_text()) if info.exists() else []
