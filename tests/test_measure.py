@@ -362,7 +362,7 @@ def test_other_dtypes_and_other_machines_are_measured_for_themselves(machine, mo
     this_machine(device="cpu")
     this_machine(("fp32",), device="cpu")
     assert [dtypes for dtypes, _ in machine] == [("fp32", "bf16"), ("fp32",)]
-    monkeypatch.setattr(measure, "_processor", lambda: "another processor")
+    monkeypatch.setattr(measure, "processor", lambda: "another processor")
     this_machine(device="cpu")
     assert len(machine) == 3
 
