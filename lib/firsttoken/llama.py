@@ -17,16 +17,43 @@ from firsttoken.kv_cache import KVCache
 Array = np.ndarray
 
 
+class _Matrix:
+    """A matrix [in, out] of weights for products `x @ matrix`, kept in panels of 64 columns.
+
+    A pass over one token and a pass over a few read the same weights, and should take about as
+    long. NumPy's product of a few rows does so only where each stretch of columns lies in one
+    piece of memory; else it jumps from row to row, or first copies the weights.
+    """
+
+    __array_ufunc__ = None  # so that NumPy leaves `array @ matrix` to this class
+    width = 64
+
+    def __init__(self, transposed: Array):
+        n_out, n_in = transposed.shape
+        width = self.width if n_out % self.width == 0 else n_out
+        panels = transposed.reshape(-1, width, n_in).swapaxes(1, 2)
+        self.panels = np.ascontiguousarray(panels)  # [out / width, in, width]
+        self.shape = n_in, n_out
+
+    def __rmatmul__(self, x: Array) -> Array:
+        rows = x.reshape(-1, x.shape[-1])
+        product = (rows @ self.panels).swapaxes(0, 1)  # [rows, out / width, width]
+        return product.reshape(*x.shape[:-1], -1)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.concatenate(self.panels, axis=1, dtype=dtype)
+
+
 @dataclass(frozen=True)
 class _Block:
-    """The weights of one layer, each matrix stored [in, out], those with one input side by side."""
+    """The weights of one layer, each matrix [in, out], those with one input side by side."""
 
     attention_norm: Array  # [D]
-    qkv: Array  # [D, (N + 2K)·H]
-    out: Array  # [N·H, D]
+    qkv: _Matrix  # [D, (N + 2K)·H]
+    out: _Matrix  # [N·H, D]
     mlp_norm: Array  # [D]
-    gate_up: Array  # [D, 2F]
-    down: Array  # [F, D]
+    gate_up: _Matrix  # [D, 2F]
+    down: _Matrix  # [F, D]
 
 
 class Llama:
@@ -61,10 +88,9 @@ class Llama:
         def vector(name: str) -> Array:
             return np.array(weights[name], dtype=np.float32)
 
-        def matrix(*names: str) -> Array:
-            # x @ W with W stored [in, out] stays fast for a few rows; x @ W.T does not.
-            stacked = np.concatenate([np.asarray(weights[n], dtype=np.float32) for n in names])
-            return np.ascontiguousarray(stacked.T)
+        def matrix(*names: str) -> _Matrix:
+            stacked = [np.asarray(weights[n], dtype=np.float32) for n in names]  # [out, in] each
+            return _Matrix(np.concatenate(stacked))
 
         self.blocks = []
         for layer in range(arch.n_layers):
@@ -168,7 +194,7 @@ class Llama:
             h = rms_norm(x, block.mlp_norm, self.norm_eps)
             x = x + self._mlp(h, layer)
         h = rms_norm(x, self.final_norm, self.norm_eps)
-        return _project(h, self.unembedding)  # [B, T, V]
+        return h @ self.unembedding  # [B, T, V]
 
     def _attend(
         self, h: Array, layer: int, rotation: tuple[Array, Array], mix: Callable[..., Array]
@@ -176,11 +202,11 @@ class Llama:
         """Let each token read from those before it: [B, T, D] to [B, T, D]."""
         arch, block = self.arch, self.blocks[layer]
         n, n_rotated = arch.n_heads, arch.n_heads + arch.n_kv_heads
-        heads = _project(h, block.qkv).reshape(*h.shape[:2], -1, arch.head_dim).swapaxes(1, 2)
+        heads = (h @ block.qkv).reshape(*h.shape[:2], -1, arch.head_dim).swapaxes(1, 2)
         qk = rotate(heads[:, :n_rotated], *rotation)
         q, k, v = qk[:, :n], qk[:, n:], heads[:, n_rotated:]  # [B, N, T, H], [B, K, T, H] twice
         mixed = mix(layer, q, k, v)  # [B, N, T, H]
-        return _project(mixed.swapaxes(1, 2).reshape(*h.shape[:2], -1), block.out)
+        return mixed.swapaxes(1, 2).reshape(*h.shape[:2], -1) @ block.out
 
     def _mix(self, layer: int, q: Array, k: Array, v: Array, cache: KVCache | None) -> Array:
         """Attend from q to k and v, and to what the cache holds, which gets k and v as well."""
@@ -192,9 +218,9 @@ class Llama:
     def _mlp(self, h: Array, layer: int) -> Array:
         """Transform each token by itself: [B, T, D] to [B, T, F] to [B, T, D]."""
         block = self.blocks[layer]
-        both = _project(h, block.gate_up)  # [B, T, 2F]
+        both = h @ block.gate_up  # [B, T, 2F]
         gate, up = both[..., : self.arch.d_ff], both[..., self.arch.d_ff :]
-        return _project(silu(gate) * up, block.down)
+        return (silu(gate) * up) @ block.down
 
 
 def rotate(x: Array, cos: Array, sin: Array) -> Array:
@@ -448,23 +474,6 @@ def load_model(name: str | Path = "target", backend: str = "numpy"):
 
         return llama_torch.Llama.from_pretrained(directory)
     raise ValueError(f"backend must be 'numpy' or 'torch', got {backend!r}")
-
-
-def _project(x: Array, weight: Array) -> Array:
-    """Multiply [B, T, in] by [in, out] as one matrix product of B·T rows.
-
-    A few rows go in fours: the BLAS of NumPy takes longer for three than for four, and from six
-    rows on it first copies the weights into another layout, which pays for many rows only.
-    """
-    rows = x.reshape(-1, x.shape[-1])
-    n_rows = len(rows)
-    if n_rows == 3 or 5 < n_rows <= 16:
-        fours = np.zeros((-(-n_rows // 4), 4, x.shape[-1]), x.dtype)
-        fours.reshape(-1, x.shape[-1])[:n_rows] = rows
-        product = (fours @ weight).reshape(-1, weight.shape[1])[:n_rows]
-    else:
-        product = rows @ weight
-    return product.reshape(*x.shape[:-1], -1)
 
 
 def _positive(scaling: Mapping[str, Any], name: str) -> float:
