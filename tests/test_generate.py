@@ -14,7 +14,13 @@ from transformers import LlamaForCausalLM
 from firsttoken import llama, llama_torch
 from firsttoken.architectures import Architecture
 from firsttoken.constrained import Constraint, Json, Regex, keep_allowed
-from firsttoken.generate import evict, generate, prompt_lookup, speculative_generate
+from firsttoken.generate import (
+    _ModelDraft,
+    evict,
+    generate,
+    prompt_lookup,
+    speculative_generate,
+)
 from firsttoken.kv_cache import KVCache
 from firsttoken.llama import weight_shapes
 from firsttoken.sampling import SamplingParams, draw, keep_top_k, next_token_distribution
@@ -534,9 +540,11 @@ def p_value(texts, law):
     return chisquare(observed, expected * len(texts) / expected.sum()).pvalue
 
 
-def texts(n, target, draft, prompt, params, gamma):
+def texts(n, target, draft, prompt, params, gamma, **options):
     runs = (replace(params, seed=seed, max_tokens=3) for seed in range(n))
-    return [tuple(speculative_generate(target, draft, prompt, p, gamma).ids) for p in runs]
+    return [
+        tuple(speculative_generate(target, draft, prompt, p, gamma, **options).ids) for p in runs
+    ]
 
 
 class Table:
@@ -576,6 +584,48 @@ def test_sampled_text_follows_the_law_of_the_target(params, kind):
         draft = lambda ids, n: [(ids[-1] + i) % 5 for i in range(n)]  # noqa: E731
     got = texts(600, target, draft, [1, 2], params, gamma=2)
     assert p_value(got, law_of_text(target, [1, 2], params, 3)) > FALSE_FAILURE / 8
+
+
+def test_a_draft_that_stops_when_unsure_leaves_the_law_as_it_is():
+    target = Table(0)
+    law = law_of_text(target, [1, 2], SamplingParams(), 3)
+    for draft in (target, Table(1)):
+        got = texts(600, target, draft, [1, 2], SamplingParams(), 2, min_confidence=0.5)
+        assert p_value(got, law) > FALSE_FAILURE / 8
+
+
+def test_a_draft_that_drops_what_it_is_unsure_of_changes_the_law(monkeypatch):
+    """What is dropped is missing in the text, even where draft and target are one model."""
+
+    class Dropping(_ModelDraft):
+        def __call__(self, n):
+            drafted, laws = super().__call__(n)
+            sure = [law[0, token] >= 0.5 for token, law in zip(drafted, laws, strict=True)]
+            n_sure = sure.index(False) if False in sure else len(sure)
+            return drafted[:n_sure], laws[:n_sure]
+
+    monkeypatch.setattr("firsttoken.generate._ModelDraft", Dropping)
+    target = Table(0)
+    law = law_of_text(target, [1, 2], SamplingParams(), 3)
+    assert p_value(texts(600, target, target, [1, 2], SamplingParams(), 2), law) < FALSE_FAILURE
+
+
+def test_how_sure_a_draft_must_be_decides_how_far_it_goes(pair):
+    """Nothing changes at 0; at 1 every round has one token; the text at temperature 0 stays."""
+    plain = generate(pair[0], PLACE, greedy(max_tokens=32), ignore_eos=True)
+    passes = []
+    for sure in (0.0, 0.5, 1.0):
+        got = speculative_generate(
+            *pair, PLACE, greedy(max_tokens=32), 6, ignore_eos=True, min_confidence=sure
+        )
+        assert got.ids == plain.ids
+        passes.append(len(got.rounds))
+        drafted = [r.drafted for r in got.rounds[:-1]]  # the last has room for fewer
+        if sure == 1:
+            assert set(drafted) == {1}
+        if sure == 0:
+            assert max(drafted) == drafted[0] == 6
+    assert passes == sorted(passes) and passes[0] < passes[2]
 
 
 # A place in the held-out text where the draft is often wrong, so that every rule is used.
@@ -675,6 +725,16 @@ def test_prompt_lookup_finds_the_last_of_the_longest(ids, n, gamma):
         (
             lambda: speculative_generate(Reciter([1]), Reciter([1], 16), [1], greedy()),
             "draft has a context of 16, expected 17 or more",
+        ),
+        (
+            lambda: speculative_generate(Table(0), Table(1), [1], greedy(), min_confidence=2),
+            "min_confidence must lie in 0 … 1, got 2",
+        ),
+        (
+            lambda: speculative_generate(
+                Table(0), lambda ids, n: [], [1], greedy(), min_confidence=0.5
+            ),
+            "min_confidence is 0.5, but guesses have no probabilities",
         ),
         (lambda: prompt_lookup([1], 0, 3), "max_ngram 0 must be at least 1"),
         (lambda: prompt_lookup([1], 1, -1), "gamma -1 at least 0"),

@@ -11,7 +11,7 @@ import numpy as np
 from firsttoken.constrained import Constraint, keep_allowed
 from firsttoken.kv_cache import KVCache
 from firsttoken.llama import rotate
-from firsttoken.sampling import SamplingParams, draw, next_token_distribution, penalize
+from firsttoken.sampling import SamplingParams, draw, next_token_distribution, penalize, softmax
 from firsttoken.speculative import Round, verify, verify_greedy
 from firsttoken.tokenizer import TextStream, Tokenizer
 
@@ -105,6 +105,7 @@ def speculative_generate(
     ignore_eos: bool = False,
     constraint: Constraint | None = None,
     close_in_time: bool = False,
+    min_confidence: float = 0.0,
 ) -> Generation:
     """Continue a prompt as `generate` does, up to gamma + 1 tokens per pass of the target.
 
@@ -117,6 +118,10 @@ def speculative_generate(
     `draft` is a model with the target's vocabulary, or a function of all ids so far and of how
     many tokens are wanted, that returns at most so many guesses; they have no probabilities.
 
+    A draft model stops before `gamma` tokens once it gave the one it chose a probability below
+    `min_confidence` (at temperature 0 that of temperature 1). That token is still checked: to drop
+    it for what it is would favour the tokens that are not dropped.
+
     A rejected token, and what was drafted after it, is forgotten: both caches are cut back to the
     text. What the draft's lacks, such as the last drafted token where all were accepted, is read
     with the next round's first token. Tokens of one round come at nearly the same time, and
@@ -124,18 +129,25 @@ def speculative_generate(
 
     Shapes: prompt_ids: a list of at least one id
     Units:  gamma in tokens; times in seconds
-    Raises: ValueError as `generate`, for a negative gamma, and a draft with another vocabulary or
-            a context too short for the text.
+    Raises: ValueError as `generate`, for a negative gamma, a min_confidence outside 0 … 1 or with
+            guesses, and a draft with another vocabulary or a context too short for the text.
     Source: Leviathan et al. 2023, arXiv:2211.17192, algorithm 1; Chen et al. 2023,
             arXiv:2302.01318, algorithm 2
     """
     if operator.index(gamma) < 0:
         raise ValueError(f"gamma must be at least 0, got {gamma}")
+    if not 0 <= min_confidence <= 1:
+        raise ValueError(f"min_confidence must lie in 0 … 1, got {min_confidence}")
     options = on_token, tokenizer, ignore_eos, constraint, close_in_time
     request = Continuation(target, prompt_ids, params, *options)
     reader = _Reader(target, request.limit)
     is_model = hasattr(draft, "new_cache")
-    propose = _ModelDraft(draft, target, request) if is_model else _GuessDraft(draft, request)
+    if is_model:
+        propose = _ModelDraft(draft, target, request, min_confidence)
+    elif min_confidence:
+        raise ValueError(f"min_confidence is {min_confidence}, but guesses have no probabilities")
+    else:
+        propose = _GuessDraft(draft, request)
     rounds = []
     while request.finish_reason is None:
         # One token per round is the target's own, so that the last needs no draft.
@@ -374,7 +386,7 @@ class _Reader:
 class _ModelDraft:
     """Guess with a smaller model, token by token."""
 
-    def __init__(self, draft, target, request: Continuation):
+    def __init__(self, draft, target, request: Continuation, min_confidence: float):
         if draft.arch.vocab_size != target.arch.vocab_size:
             raise ValueError(
                 f"draft has {draft.arch.vocab_size} tokens in its vocabulary, expected those of "
@@ -384,6 +396,7 @@ class _ModelDraft:
         if context is not None and context < request.limit:
             raise ValueError(f"draft has a context of {context}, expected {request.limit} or more")
         self._request, self._reader = request, _Reader(draft, request.limit)
+        self._min_confidence = min_confidence
 
     def __call__(self, n: int) -> tuple[list[int], list[Array] | None]:
         """Return up to n tokens, and the law each was drawn from (at temperature 0 None)."""
@@ -392,9 +405,14 @@ class _ModelDraft:
         drafted: list[int] = []
         laws: list[Array | None] = []
         while len(drafted) < n and not (drafted and request.ended_by(drafted)):
-            token, law = request.choose(reader(request.ids + drafted), drafted)
+            logits = reader(request.ids + drafted)
+            token, law = request.choose(logits, drafted)
             drafted.append(token)
             laws.append(law)
+            if self._min_confidence:
+                confidence = (softmax(logits) if law is None else law)[0, token]
+                if confidence < self._min_confidence:
+                    break
         return drafted, laws
 
 
