@@ -2,11 +2,12 @@
 
     python benchmarks/speculative.py        # prints tables and writes benchmarks/speculative.json
 
-Plain decoding with both backends, drafts of 1 to 8 tokens by the shipped draft, and prompt lookup
-continue the same places of the held-out text, in turn, several times. A speed-up is the median
-time of the faster plain loop over that of the candidate, within this one run; its quartiles are
-those of the ratios of neighbouring runs. Then the passes inside the loops are timed one by one:
-what a step of the draft and a check of γ + 1 tokens cost, in steps of the plain loop.
+Plain decoding with both backends, drafts of 1 to 8 tokens by the shipped draft, the same with a
+draft that stops when it is unsure, and prompt lookup continue the same places of the held-out
+text, in turn, several times. A speed-up is the median time of the faster plain loop over that of
+the candidate, within this one run; its quartiles are those of the ratios of neighbouring runs.
+Then the passes inside the loops are timed one by one: what a step of the draft and a check of
+γ + 1 tokens cost, in steps of the plain loop.
 """
 
 import json
@@ -29,6 +30,7 @@ from firsttoken.speculative import acceptance_by_position, expected_tokens, spee
 from firsttoken.tokenizer import tokenizer
 
 TEMPERATURES, GAMMAS, ROUNDS = (0.0, 0.7, 1.0), (1, 2, 3, 4, 5, 6, 7, 8), 5
+SURE = 0.4  # below this probability of its token, an unsure draft stops
 N_PLACES, N_PROMPT, N_NEW = 6, 64, 128
 
 
@@ -60,6 +62,7 @@ def race(prompts: list[list[int]], temperature: float) -> tuple[dict, dict]:
     models = {b: load_model("target", b) for b in ("numpy", "torch")}
     candidates = {("plain", backend): (model, None) for backend, model in models.items()}
     candidates |= {("draft", gamma): (models["numpy"], load_model("draft")) for gamma in GAMMAS}
+    candidates |= {("sure", gamma): candidates["draft", gamma] for gamma in GAMMAS[1:]}
     candidates |= {("lookup", gamma): (models["numpy"], look_up) for gamma in GAMMAS}
     seconds = {name: np.zeros((ROUNDS, len(prompts))) for name in candidates}
     texts: dict[tuple, list[Generation]] = defaultdict(list)
@@ -70,8 +73,9 @@ def race(prompts: list[list[int]], temperature: float) -> tuple[dict, dict]:
             if draft is None:
                 text = generate(model, prompts[at[1]], params, ignore_eos=True)
             else:
+                options = {"min_confidence": SURE} if name[0] == "sure" else {}
                 text = speculative_generate(
-                    model, draft, prompts[at[1]], params, name[1], ignore_eos=True
+                    model, draft, prompts[at[1]], params, name[1], ignore_eos=True, **options
                 )
             seconds[name][at] = time.perf_counter() - start
             texts[name].append(text)
@@ -127,15 +131,16 @@ def compare(prompts: list[list[int]], temperature: float) -> dict:
         "alpha_by_position": by_position.tolist(),
         "rounds_that_reached": reached.tolist(),
     }
-    for kind in ("draft", "lookup"):
+    for kind in ("draft", "sure", "lookup"):
         report[kind] = {}
-        for gamma in GAMMAS:
+        for gamma in [g for k, g in seconds if k == kind]:
             ratio = seconds[plain] / seconds[kind, gamma]
             rounds = [r for text in texts[kind, gamma] for r in text.rounds]
             report[kind][gamma] = {
                 "speedup": float(np.median(seconds[plain]) / np.median(seconds[kind, gamma])),
                 "quartiles": np.percentile(ratio, [25, 75]).tolist(),
                 "tokens_per_pass": 1 + sum(r.accepted for r in rounds) / len(rounds),
+                "drafted_per_pass": sum(r.drafted for r in rounds) / len(rounds),
             }
         if kind == "draft":
             for gamma, row in report[kind].items():
@@ -161,20 +166,22 @@ def main() -> None:
         print(f"\ntemperature {temperature}: plain {r['plain_ms_per_token']} ms per token")
         print(f"  draft step {r['cost_ratio']:.2f} of the target's; alpha {r['alpha']:.3f}, by")
         print("  position", *(f"{a:.2f}" for a in r["alpha_by_position"]))
-        print("  γ  check  tokens/pass (formula)  predicted  measured (quartiles)      lookup")
+        print("  γ  check  tokens/pass (formula)  predicted  measured (quartiles)  unsure  lookup")
         for gamma, row in r["draft"].items():
             print(
                 f"  {gamma}   {r['verify_cost'][gamma]:.2f}   {row['tokens_per_pass']:8.2f}"
                 f"   ({row['expected_tokens']:.2f}) {row['predicted']:14.2f} {row['speedup']:9.2f}"
                 f"    ({row['quartiles'][0]:.2f} … {row['quartiles'][1]:.2f})"
-                f" {r['lookup'][gamma]['speedup']:10.2f}"
+                f" {r['sure'].get(gamma, row)['speedup']:7.2f} {r['lookup'][gamma]['speedup']:7.2f}"
             )
     report = {
         "tokens": {"places": starts, "prompt": N_PROMPT, "new": N_NEW, "rounds": ROUNDS},
+        "min_confidence": SURE,
         "temperatures": results,
         "provenance": {
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": f"{processor()}, {torch.get_num_threads()} threads",
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
             "load_average_before": busy,
             "versions": {name: version(name) for name in ("numpy", "torch")},
         },
