@@ -178,12 +178,31 @@ def test_nothing_drawn_lies_outside_the_view_box():
     assert plots.extent(fig).x0 < narrow.x0 - 50
 
 
+@pytest.mark.parametrize("place", [(0.5, 1.02), (0.5, 1.3), (-0.4, 0.5), (1.5, 0.5), (0.5, -0.4)])
+def test_a_legend_outside_of_the_figure_is_whole(place):
+    """matplotlib cuts lines off at the edge of what it saves, and leaves markers out."""
+
+    def drawn(anchor):
+        with plt.rc_context(plots.STYLE):
+            fig = Figure(figsize=(4, 2))
+            ax = fig.add_subplot()
+            ax.plot([0, 1], [0, 1], "o-", color=plots.COLORS["cache"], label="line")
+            ax.legend(loc="center", bbox_to_anchor=anchor)
+            svg, box = plots.svg_drawing(fig), plots.extent(fig)
+        # Of the line and of its place in the legend: a path each, and the markers.
+        x = [float(v) for v in re.findall(r'<use [^>]*x="(-?[\d.]+)"', svg)]
+        return svg.count(f"stroke:{plots.COLORS['cache']}"), len(x), max(x) <= box.x1
+
+    assert drawn(place) == drawn((0.5, 0.5))
+
+
 def test_minified_paths_keep_their_points(fig):
     """Rounding is to a hundredth of a point."""
     with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "x"}):
         line = fig.axes[0].lines[0]
         points = line.get_transform().transform(line.get_xydata()) * 72 / fig.dpi
-    height = fig.get_figheight() * 72
+    points += 72 * plots._MARGIN
+    height = 72 * (fig.get_figheight() + 2 * plots._MARGIN)
     path = re.search(rf'd="([^"]+)"[^>]*stroke:{plots.COLORS["cache"]}', plots.svg_drawing(fig))[1]
     got = np.array([float(v) for v in re.findall(r"-?[\d.]+", path)]).reshape(-1, 2)
     np.testing.assert_allclose(got, np.c_[points[:, 0], height - points[:, 1]], atol=0.0051)

@@ -97,6 +97,7 @@ _THEME = {
 _INK = "var(--pst-color-text-base,var(--jp-content-font-color1,currentColor))"
 _FONT = "var(--pst-font-family-base,var(--jp-content-font-family,system-ui)),sans-serif"
 
+_MARGIN = 1.5  # inches around the figure; matplotlib cuts off lines beyond what it saves
 _WIDEST_ON_A_PHONE = 420  # points; a wider figure scrolls in its own box, so its text stays legible
 _PAD = 3  # points around the ink
 
@@ -120,19 +121,22 @@ def svg_drawing(fig: Figure) -> str:
         _plain_log_ticks(ax.xaxis)
         _plain_log_ticks(ax.yaxis)
     buffer = io.StringIO()
+    width, height = fig.get_size_inches()
+    area = Bbox([[-_MARGIN, -_MARGIN], [width + _MARGIN, height + _MARGIN]])
     with plt.rc_context(_DETERMINISTIC):
-        fig.savefig(buffer, format="svg", transparent=True, metadata=_NO_METADATA)
+        fig.savefig(buffer, format="svg", bbox_inches=area, transparent=True, metadata=_NO_METADATA)
     return _minify(buffer.getvalue())
 
 
 def extent(fig: Figure) -> Bbox:
-    """Return the box that holds everything drawn.
+    """Return the box that holds everything drawn, in the coordinates of `svg_drawing`.
 
     Units: points; y runs downwards, as in SVG.
     """
     box = fig.get_tightbbox()  # in inches, y upwards
     top = fig.get_figheight()
-    return Bbox([[72 * box.x0, 72 * (top - box.y1)], [72 * box.x1, 72 * (top - box.y0)]])
+    box = Bbox([[box.x0, top - box.y1], [box.x1, top - box.y0]])
+    return Bbox(72 * (box.get_points() + _MARGIN))
 
 
 def inline_svg(drawing: str, alt: str, box: Bbox, prefix: str | None = None) -> str:
