@@ -889,6 +889,11 @@ def test_a_sweep_is_the_single_runs(n_jobs, capsys):
     assert "6/6" in capsys.readouterr().err  # the bar
 
 
+def test_a_sweep_can_be_silent(capsys):
+    sweep(SETTINGS, [0.1], sweep_trace, step_cost, n_jobs=1, progress=False)
+    assert capsys.readouterr().err == ""
+
+
 def test_a_sweep_runs_unchanged_on_a_dask_cluster():
     from distributed import Client, LocalCluster
 

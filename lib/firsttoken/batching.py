@@ -227,7 +227,7 @@ def simulate(
             one); for a request that the pool cannot hold; for a cost that is no finite time.
     Source: Yu et al. 2022, Orca (OSDI'22): continuous; Agrawal et al. 2024, arXiv:2403.02310,
             sec. 4: chunked; Kwon et al. 2023, arXiv:2309.06180, sec. 4.5: preemption; Sheng et
-            al. 2023, arXiv:2401.00588, sec. 4: fair
+            al. 2024, arXiv:2401.00588, sec. 4: fair
 
     >>> def cost(prefills, decodes):
     ...     return 1.0
@@ -282,14 +282,15 @@ def sweep(
     *,
     slo: SLO | None = None,
     n_jobs: int | None = -1,
+    progress: bool = True,
 ) -> dict[tuple[str, float], Summary]:
     """Simulate every setting at every rate; return the summaries by (name of setting, rate).
 
     A setting holds the arguments of `simulate` beside requests and cost; `trace` makes the requests
     of a rate. Give it a generator of its own at each call, and every setting meets the same ones.
 
-    The runs share all cores, or `n_jobs` processes, each with its own copy of what is passed; a bar
-    shows how many are done. They go wherever joblib is told to send them: inside
+    The runs share all cores, or `n_jobs` processes, each with its own copy of what is passed; with
+    `progress` a bar shows how many are done. They go wherever joblib is told to send them: inside
     `with joblib.parallel_config(backend="dask"):` to the current Dask cluster.
 
     Raises: ValueError as `simulate` and `summarize`.
@@ -310,7 +311,8 @@ def sweep(
     results = Parallel(n_jobs=n_jobs, return_as="generator")(
         run(trace, rate, cost, dict(settings[name]), slo) for name, rate in points
     )
-    return dict(zip(points, tqdm(results, desc="runs", total=len(points)), strict=True))
+    bar = tqdm(results, desc="runs", total=len(points), disable=not progress)
+    return dict(zip(points, bar, strict=True))
 
 
 def _summarize_run(trace, rate, cost, setting, slo) -> Summary:
