@@ -174,6 +174,8 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
                 "and when does it make it slower?",
                 "III",
                 ("03_roofline", "04_kv_cache", "11_sampling"),
+                n_quizzes=3,
+                n_exercises=5,
             ),
             Chapter(
                 "13_drafts",
@@ -188,6 +190,8 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
                 "Requests come whenever they like: which runs next, and who pays by waiting?",
                 "IV",
                 ("05_throughput",),
+                n_quizzes=3,
+                n_exercises=5,
             ),
             Chapter(
                 "15_paging",
@@ -196,6 +200,8 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
                 "that waste, and how do blocks win it back?",
                 "IV",
                 ("14_batching",),
+                n_quizzes=3,
+                n_exercises=5,
             ),
             Chapter(
                 "16_parallel",
