@@ -1,0 +1,351 @@
+"""The assignments and what they import: each accepts its solutions and names typical mistakes.
+
+Every folder of assignments/ is checked; `-k kv_cache` chooses one. The assignments of the classes
+run here without the sandbox, whose own tests are in test_grading.py.
+"""
+
+import copy
+import functools
+import os
+import re
+import runpy
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import nbclient
+import nbformat
+import numpy as np
+import pytest
+from marking import error, is_explanation, is_test, mark, mistakes, points, release
+from release import write_releases
+
+import tiny_assignment
+from firsttoken.assignments import expect, personal_rng, student_id
+
+ROOT = Path(__file__).parents[1]
+TOPICS = sorted(path.parent.name for path in (ROOT / "assignments").glob("*/*.ipynb"))
+TOTAL = 100
+MIN_MANUAL, MAX_MANUAL = 10, 20
+REGION = re.compile(
+    r"^ *### BEGIN (SOLUTION|HIDDEN TESTS)\n(.*?)^ *### END \1 *$", re.MULTILINE | re.DOTALL
+)
+
+
+# What the notebooks import.
+
+
+def test_the_graders_id_wins(monkeypatch):
+    monkeypatch.delenv("FIRSTTOKEN_STUDENT", raising=False)
+    monkeypatch.delenv("JUPYTERHUB_USER", raising=False)
+    assert student_id(" ada ") == "ada"
+    with pytest.raises(ValueError, match="STUDENT is empty"):
+        student_id("  ")
+    with pytest.raises(ValueError, match="STUDENT is int"):
+        student_id(7)
+    monkeypatch.setenv("JUPYTERHUB_USER", "grace")
+    assert student_id("") == "grace"
+    monkeypatch.setenv("FIRSTTOKEN_STUDENT", "ada")
+    assert student_id("") == student_id("ada") == "ada"
+    with pytest.raises(ValueError, match="solved for another student id: STUDENT is 'grace'"):
+        student_id("grace")
+
+
+def test_personal_parameters_depend_on_both_words_and_nothing_else():
+    draws = {
+        (student, topic): personal_rng(student, topic).integers(2**60)
+        for student in ("ada", "grace", "a")
+        for topic in ("tiny", "metrics", "b")
+    }
+    assert len(set(draws.values())) == len(draws)
+    assert all(personal_rng(*names).integers(2**60) == drawn for names, drawn in draws.items())
+    # The words do not run into each other.
+    assert personal_rng("b", "ca").integers(2**60) != personal_rng("bc", "a").integers(2**60)
+    with pytest.raises(ValueError, match="topic ''"):
+        personal_rng("ada", "")
+
+
+class AlwaysEqual:
+    """Answers every comparison with True."""
+
+    def __eq__(self, other):
+        return True
+
+    def __float__(self):
+        return 1.0
+
+    def __array__(self, dtype=None, copy=None):
+        return np.ones(3)
+
+
+class AlwaysEqualNumber(float):
+    """The same, and a number as well."""
+
+    __eq__ = AlwaysEqual.__eq__
+
+
+class AlwaysEqualArray(np.ndarray):
+    """The same, and an array as well."""
+
+    __eq__ = AlwaysEqual.__eq__
+
+
+@pytest.mark.parametrize(
+    ("got", "expected"),
+    [
+        (1, 1.0),
+        (np.float32(0.5), 0.5),
+        (np.bool_(True), True),
+        (np.str_("bytes"), "bytes"),
+        (np.arange(6).reshape(2, 3), [(0, 1, 2), [3, 4, 5]]),
+        (np.array(["a", "b"]), ["a", "b"]),
+        ([], np.zeros(0)),
+        (float("nan"), float("nan")),
+        (float("inf"), float("inf")),
+        (None, None),
+        (1 + 0.9e-6, 1.0),
+        (2**900, 2**900),
+    ],
+)
+def test_expect_accepts_equal_values_of_plain_types(got, expected):
+    expect("x", got, expected)
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "words"),
+    [
+        (1 + 1.1e-6, 1.0, "x: got 1, which is not what we expect"),
+        (1, True, "x: got 1, expected True or False"),
+        ("1", 1, "x: got '1', expected a number"),
+        (None, 0, "x: got None, expected a number"),
+        ([1, 2], [1, 2, 3], "x: got 2 values, expected 3"),
+        ([[1, 2], [3, 5]], [[1, 2], [3, 4]], "x: at [1][1] got 5, which is not what we expect"),
+        (float("nan"), 1.0, "x: got nan"),
+        (float("inf"), 1e300, "x: got inf"),
+        (1.0, float("inf"), "x: got 1"),
+        (2**2000, 1.0, "x: got an integer of 2001 bits"),
+        (AlwaysEqual(), 1.0, "x: got an object of type AlwaysEqual"),
+        (AlwaysEqualNumber(3), 1.0, "x: got an object of type AlwaysEqualNumber"),
+        ([AlwaysEqual()], [1.0], "x: got an object of type AlwaysEqual"),
+        (np.ones(3).view(AlwaysEqualArray), np.ones(3), "an object of type AlwaysEqualArray"),
+        (np.array([object()]), [1.0], "x: got an object of type object"),
+        (np.ones(1, dtype=complex), [1.0], "x: got an array of complex128"),
+    ],
+)
+def test_expect_says_what_differs(got, expected, words):
+    with pytest.raises(AssertionError) as caught:
+        expect("x", got, expected)
+    assert words in str(caught.value)
+
+
+def test_a_patched_allclose_changes_nothing(monkeypatch):
+    for name in ("allclose", "isclose", "array_equal", "all"):
+        monkeypatch.setattr(np, name, lambda *args, **kwargs: True)
+    monkeypatch.setattr(np, "ndarray", AlwaysEqualArray)
+    with pytest.raises(AssertionError, match=r"x: at \[0\] got 1"):
+        expect("x", np.ones(2), [2.0, 2.0])
+
+
+def test_the_expected_value_stays_a_secret_unless_revealed():
+    with pytest.raises(AssertionError) as caught:
+        expect("x", 1.5, 987.25)
+    assert "987" not in str(caught.value)
+    with pytest.raises(AssertionError, match=r"x: got 1.5, expected about 987.25"):
+        expect("x", 1.5, 987.25, reveal=True)
+
+
+# The assignments themselves.
+
+
+class Assignment(NamedTuple):
+    """A topic, its source notebook and its typical wrong submissions."""
+
+    topic: str
+    source: nbformat.NotebookNode
+    wrong: dict
+
+
+@functools.cache
+def assignment(topic: str) -> Assignment:
+    """Return the assignment of a topic; the tiny one is made here, for the tests of the tests."""
+    if topic == tiny_assignment.TOPIC:
+        return Assignment(topic, tiny_assignment.source(), tiny_assignment.WRONG)
+    source = nbformat.read(ROOT / "assignments" / topic / f"{topic}.ipynb", as_version=4)
+    wrong = runpy.run_path(str(ROOT / "tests" / "submissions" / f"{topic}.py"))["WRONG"]
+    return Assignment(topic, source, wrong)
+
+
+def replaced(notebook, sources: dict[str, str]) -> nbformat.NotebookNode:
+    """Return the notebook with other sources in the solution cells that are named."""
+    notebook = copy.deepcopy(notebook)
+    cells = {mark(cell).get("grade_id"): cell for cell in notebook.cells}
+    for grade_id, text in sources.items():
+        assert mark(cells[grade_id])["solution"], f"{grade_id} is no solution cell"
+        cells[grade_id].source = text
+    return notebook
+
+
+def executed(notebook, folder: Path, student: str = "ada") -> nbformat.NotebookNode:
+    """Run a notebook as the student, in a folder of its own and past every error."""
+    notebook = copy.deepcopy(notebook)
+    environment = os.environ | {"FIRSTTOKEN_STUDENT": student}
+    client = nbclient.NotebookClient(
+        notebook, timeout=120, allow_errors=True, resources={"metadata": {"path": str(folder)}}
+    )
+    return client.execute(env=environment)
+
+
+def complaints(found: Assignment) -> list[str]:
+    """Return what breaks the rules that need no run."""
+    said = []
+    cells = found.source.cells
+    marked = [cell for cell in cells if mark(cell)]
+    counts = Counter(mark(cell)["grade_id"] for cell in marked)
+    said += [f"{grade_id} stands {n} times" for grade_id, n in counts.items() if n > 1]
+    said += [f"cell {c.id} has outputs" for c in cells if c.get("outputs")]
+    for cell in marked:
+        grade_id = mark(cell)["grade_id"]
+        if mark(cell)["schema_version"] != 3:
+            said.append(f"{grade_id} has schema {mark(cell)['schema_version']}")
+        if mark(cell)["locked"] is mark(cell)["solution"]:
+            said.append(f"{grade_id} is to be locked, or a solution, not both")
+        if is_test(cell) and mark(cell)["solution"]:
+            said.append(f"{grade_id} is a test and a solution")
+    total = sum(mark(cell).get("points", 0) for cell in marked if mark(cell)["grade"])
+    if total != TOTAL:
+        said.append(f"{total} points")
+    manual = [mark(cell)["points"] for cell in cells if is_explanation(cell)]
+    if len(manual) != 1 or not MIN_MANUAL <= manual[0] <= MAX_MANUAL:
+        said.append(f"manual points {manual}")
+    if "rubric" not in "\n".join(c.source for c in cells if c.cell_type == "markdown").lower():
+        said.append("no rubric")
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    if code[0].source.strip() != 'STUDENT = ""' or mark(code[0]):
+        said.append("the first code cell is not the student's id")
+    calls = ("student_id(STUDENT)", f'personal_rng(student, "{found.topic}")')
+    if not mark(code[1]).get("locked") or not all(call in code[1].source for call in calls):
+        said.append("the second code cell does not set student and rng, locked")
+    if not any("BEGIN HIDDEN TESTS" in cell.source for cell in code):
+        said.append("no hidden tests")
+    if len(found.wrong) < 3:
+        said.append(f"{len(found.wrong)} wrong submissions")
+    return said
+
+
+def change(of: str, **values) -> Callable:
+    """Return a change of one cell's nbgrader metadata."""
+
+    def apply(cells):
+        next(c for c in cells if mark(c).get("grade_id") == of).metadata.nbgrader.update(values)
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (change("double_tests", points=41), "101 points"),
+        (change("double", grade_id="scale"), "scale stands 2 times"),
+        (change("double_tests", schema_version=2), "double_tests has schema 2"),
+        (change("setup", locked=False), "setup is to be locked, or a solution, not both"),
+        (lambda cells: cells.insert(0, cells.pop(2)), "the first code cell is not the student's"),
+        (lambda cells: cells.pop(-1), "manual points []"),
+        (lambda cells: cells.pop(-2), "no rubric"),
+    ],
+)
+def test_the_rules_reject(spoil, complaint):
+    source = tiny_assignment.source()
+    spoil(source.cells)
+    said = complaints(Assignment("tiny", source, tiny_assignment.WRONG))
+    assert any(complaint in text for text in said), said
+
+
+ALL = [tiny_assignment.TOPIC, *TOPICS]
+
+
+@pytest.mark.parametrize("topic", ALL)
+def test_rules(topic):
+    assert complaints(assignment(topic)) == []
+
+
+def lines(text: str) -> set[str]:
+    """Return the lines of a text, without their indentation."""
+    return {line.strip() for line in text.splitlines()}
+
+
+@pytest.mark.parametrize("topic", ALL)
+def test_the_release_holds_no_solution_and_no_hidden_test(topic):
+    source = assignment(topic).source
+    given = "\n".join(cell.source for cell in release(source).cells)
+    assert "### BEGIN" not in given and "### END" not in given
+    secret, visible = set(), set()
+    for cell in source.cells:
+        secret |= lines("\n".join(found[2] for found in REGION.finditer(cell.source)))
+        visible |= lines(REGION.sub("", cell.source))
+    secret -= visible  # a closing bracket, an import
+    assert secret
+    assert secret & lines(given) == set()
+
+
+def test_make_assignments_writes_releases_and_their_files(tmp_path):
+    folder = tmp_path / "source" / "tiny"
+    folder.mkdir(parents=True)
+    nbformat.write(tiny_assignment.source(), folder / "tiny.ipynb")
+    (folder / "data.csv").write_text("1")
+    written = write_releases(tmp_path / "source", tmp_path / "out")
+    assert written == [tmp_path / "out" / "tiny" / "tiny.ipynb"]
+    assert (tmp_path / "out" / "tiny" / "data.csv").read_text() == "1"
+    assert nbformat.read(written[0], as_version=4) == release(tiny_assignment.source())
+
+
+@pytest.mark.parametrize("topic", ALL)
+def test_the_reference_gets_everything_and_parameters_are_personal(topic, tmp_path):
+    """The solved source, stripped of its markers as a student's file is, for two students."""
+    source = assignment(topic).source
+    full = {mark(cell)["grade_id"]: mark(cell)["points"] for cell in filter(is_test, source.cells)}
+    printed = []
+    for student in ("ada", "grace"):
+        done = executed(source, tmp_path, student)
+        assert {cell.id: error(cell) for cell in done.cells if error(cell)} == {}
+        assert points(done) == full
+        setup = [cell for cell in done.cells if cell.cell_type == "code"][1]
+        printed.append("".join(out.text for out in setup.outputs if out.output_type == "stream"))
+    assert printed[0] != printed[1]
+
+
+@pytest.mark.parametrize("topic", ALL)
+def test_an_empty_submission_gets_no_automatic_points(topic, tmp_path):
+    done = executed(release(assignment(topic).source), tmp_path)
+    assert points(done) == dict.fromkeys(points(done), 0)
+    assert len(mistakes(done)) == len(points(done)) > 0
+
+
+@pytest.mark.parametrize(
+    ("topic", "name"), [(topic, name) for topic in ALL for name in assignment(topic).wrong]
+)
+def test_a_wrong_submission_gets_part_and_hears_why(topic, name, tmp_path):
+    found = assignment(topic)
+    sources, expected, words = found.wrong[name]
+    done = executed(replaced(found.source, sources), tmp_path)
+    automatic = sum(mark(cell)["points"] for cell in filter(is_test, found.source.cells))
+    assert 0 < expected < automatic
+    assert sum(points(done).values()) == expected, mistakes(done)
+    assert words in "\n".join(mistakes(done).values())
+
+
+def test_the_pool_and_cache_of_paging_run_under_the_engine_of_batching(tmp_path):
+    """As the text of batching tells a class that has written both, with the adapter it prints."""
+    paging, batching = assignment("paging").source, assignment("batching").source
+    solved = {cell.id: cell.source for cell in [*paging.cells, *batching.cells]}
+    adapter = re.search(r"^```python\n(.*?)^```$", solved["own-pool"], re.MULTILINE | re.DOTALL)[1]
+    engine = solved["engine-solution"]
+    for library, own in (("BlockPool(", "OwnPool("), ("PagedCache(", "OwnCache(")):
+        assert engine.count(library) == 1
+        engine = engine.replace(library, own)
+    parts = [
+        "from firsttoken.paging import OutOfBlocks",
+        *(solved["pool-solution"], solved["cache-solution"], adapter, engine),
+    ]
+    done = executed(replaced(batching, {"engine-solution": "\n\n".join(parts)}), tmp_path)
+    assert {cell.id: error(cell) for cell in done.cells if error(cell)} == {}
