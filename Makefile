@@ -1,14 +1,15 @@
 # First Token. `make` alone lists what there is to do.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help lab chapter test book serve bench check clean
+.PHONY: help lab chapter test test-hub root book serve assignments grade bench check clean
 
 PORT ?= 8000
 CHAPTER ?=
 LAB_FLAGS ?=
+COURSE ?=
 # The versions to install; empty: the newest that pyproject.toml allows.
 CONSTRAINTS ?= constraints.txt
-EXTRAS := torch,test,book
+EXTRAS := torch,test,book,classroom
 PY := .venv/bin/python
 CHAPTERS := $(sort $(wildcard notebooks/[0-9][0-9]_*.ipynb))
 CHOSEN := $(firstword $(if $(CHAPTER),$(filter notebooks/$(CHAPTER)_% notebooks/0$(CHAPTER)_%,$(CHAPTERS)),$(CHAPTERS)))
@@ -17,7 +18,7 @@ CHOSEN := $(firstword $(if $(CHAPTER),$(filter notebooks/$(CHAPTER)_% notebooks/
 fail = { echo "First Token: $(1)" >&2; exit 1; }
 
 help: ## list these targets
-	@sed -nE 's/^([a-z]+):.*## (.*)/make \1	\2/p' Makefile | expand -t 14
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1	\2/p' Makefile | expand -t 19
 
 lab: chapter .venv/installed ## open the book in JupyterLab (CHAPTER=04: at that chapter)
 	@echo "Opening JupyterLab at $(CHOSEN). Ctrl-C stops it."
@@ -33,6 +34,14 @@ test: .venv/installed ## run the tests and every notebook
 	@echo "Running the tests and every notebook."
 	@$(PY) -m pytest
 
+test-hub: root .venv/hub classroom/node_modules ## a class on a real JupyterHub, with OS users of its own (Linux, root)
+	@echo "Starting a hub for a class of two."
+	@PYTHONDONTWRITEBYTECODE=1 $(PY) -m pytest -x -v -p no:cacheprovider -m hub tests/hub
+
+root:
+	@[ "$$(uname)/$$(id -u)" = Linux/0 ] \
+	|| $(call fail,make test-hub makes and removes users of this machine. Run it as root on Linux.)
+
 book: .venv/installed ## build the site into _build/html
 	@echo "Building the site into _build/html."
 	@$(PY) book/build.py
@@ -43,6 +52,13 @@ serve: .venv/installed ## build the site and serve it (PORT=8000)
 	@$(MAKE) --no-print-directory book
 	@echo "The book is at http://localhost:$(PORT) . Ctrl-C stops it."
 	@exec $(PY) -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
+
+assignments: .venv/installed ## write the assignments for students into _build/assignments
+	@$(PY) classroom/release.py _build/assignments
+
+grade: .venv/installed ## grade a class, each submission in a sandbox (COURSE=~/course)
+	@[ -n "$(COURSE)" ] || $(call fail,name the folder of the course: make grade COURSE=~/course)
+	@$(PY) classroom/grade.py "$(COURSE)"
 
 bench: .venv/installed ## compare speed with other programs (minutes; wants a quiet machine)
 	@for program in benchmarks/*.py; do echo "Running $$program."; $(PY) $$program || exit 1; done
@@ -59,7 +75,7 @@ check: .venv/installed ## what CI runs: linters, tests, site, real browsers
 clean: ## remove the site and all caches (the environment stays: rm -r .venv)
 	@echo "Removing the site and all caches."
 	@rm -rf _build build dist .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
-	@find lib tests scripts book notebooks \( -name __pycache__ -o -name .ipynb_checkpoints \) \
+	@find lib tests scripts book notebooks classroom $(wildcard assignments) \( -name __pycache__ -o -name .ipynb_checkpoints \) \
 	-prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -78,4 +94,15 @@ clean: ## remove the site and all caches (the environment stays: rm -r .venv)
 	|| if grep -qE 'NewConnection|NameResolution|Temporary failure|timed out|unreachable|ProxyError' .venv/install.log; \
 	then $(call fail,no network: the package index does not answer. Connect and run make again. Details: .venv/install.log); \
 	else $(call fail,pip failed: $$(grep ERROR .venv/install.log | tail -1) Details: .venv/install.log); fi
+	@touch $@
+
+.venv/hub: .venv/installed
+	@echo "Installing JupyterHub into .venv."
+	@$(PY) -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS:%=-c %) -e '.[hub]' \
+		>.venv/hub.log 2>&1 || $(call fail,pip failed: $$(grep ERROR .venv/hub.log | tail -1) Details: .venv/hub.log)
+	@touch $@
+
+classroom/node_modules: classroom/package-lock.json
+	@command -v npm >/dev/null || $(call fail,the hub's proxy needs npm. Install Node.js; it brings npm along.)
+	@cd classroom && npm ci >/dev/null 2>&1 || $(call fail,npm could not install the hub's proxy: cd classroom && npm ci)
 	@touch $@
