@@ -11,6 +11,8 @@ COURSE ?=
 CONSTRAINTS ?= constraints.txt
 EXTRAS := torch,test,book,classroom
 PY := .venv/bin/python
+# Files side by side on up to four cores; a file's tests share what was slow to make.
+WORKERS := -n logical --maxprocesses 4 --dist loadfile
 CHAPTERS := $(sort $(wildcard notebooks/[0-9][0-9]_*.ipynb))
 CHOSEN := $(firstword $(if $(CHAPTER),$(filter notebooks/$(CHAPTER)_% notebooks/0$(CHAPTER)_%,$(CHAPTERS)),$(CHAPTERS)))
 
@@ -32,7 +34,7 @@ chapter:
 
 test: .venv/installed ## run the tests and every notebook
 	@echo "Running the tests and every notebook."
-	@$(PY) -m pytest
+	@$(PY) -m pytest $(WORKERS)
 
 test-hub: root .venv/hub classroom/node_modules ## a class on a real JupyterHub, with OS users of its own (Linux, root)
 	@echo "Starting a hub for a class of two."
@@ -70,7 +72,7 @@ check: .venv/installed ## what CI runs: linters, tests, site, real browsers
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory book
 	@echo "Opening the site and JupyterLab in a browser."
-	@$(PY) -m pytest -m browser tests/browser
+	@$(PY) -m pytest $(WORKERS) -m browser tests/browser
 
 clean: ## remove the site and all caches (the environment stays: rm -r .venv)
 	@echo "Removing the site and all caches."

@@ -7,14 +7,12 @@ network fails. The addresses are those of the site and of JupyterLab.
 import dataclasses
 import itertools
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import BrowserContext, Page, expect
 
 from firsttoken import exercises
 from firsttoken.exercises import Question, check, placement, progress, quiz
@@ -49,16 +47,6 @@ def fixed_map():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exercises, "CHAPTERS", MappingProxyType(chapters))
         yield
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
-    assert chromium, "the browser tests need Chromium (on Debian: apt-get install chromium)"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -1,0 +1,67 @@
+"""The browser, the built site's address, and what the tests measured, printed after them.
+
+The browser is Debian's Chromium, or the one that CHROMIUM names.
+"""
+
+import functools
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+from visit import PAGES, SITE
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    assert chromium, "no chromium found; install it or set CHROMIUM to its path"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Serve the built site on a free port."""
+    if not PAGES:
+        if os.environ.get("CI"):
+            pytest.fail("no site in _build/html: run `make book` first")
+        pytest.skip("no site in _build/html: run `make book` first")
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_arguments):
+            pass
+
+    handler = functools.partial(Quiet, directory=str(SITE))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def pytest_terminal_summary(terminalreporter):
+    measured = {
+        text
+        for report in terminalreporter.getreports("passed")
+        for name, text in report.user_properties
+        if name == "measured"
+    }
+    if measured:
+        terminalreporter.section("measured")
+    for text in sorted(measured):
+        terminalreporter.line(text)

@@ -1,0 +1,121 @@
+"""Every page of the built site: whole, readable, printable, light, nothing from outside."""
+
+import gzip
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+from visit import CHAPTERS, CONTENT, PAGES, ROOT, SCREENS, Visit
+
+AXE = ROOT / "_build" / "node" / "node_modules" / "axe-core" / "axe.min.js"
+# A page may hold a handful of slider figures. A first visit to a chapter also loads 1.2 MB of
+# scripts and fonts (sliders 0.5, formulas 0.4, theme and icons 0.3), which every later page takes
+# from the browser's cache. The two limits leave no room for one more script that nobody noticed.
+MAX_PAGE_BYTES, MAX_VISIT_BYTES = 400_000, 1_600_000
+UNNAMED = """() => [...document.querySelectorAll("img, svg[role=img]")]
+    .filter(node => !["alt", "aria-label", "aria-labelledby", "aria-hidden"]
+        .some(name => node.hasAttribute(name)))
+    .map(node => node.outerHTML.slice(0, 200))"""
+OVERFLOW = "() => document.documentElement.scrollWidth - innerWidth"
+CUT_TABLES = """() => [...document.querySelectorAll(".pst-scrollable-table-container")]
+    .filter(box => box.scrollWidth > box.clientWidth)
+    .map(box => box.textContent.trim().slice(0, 80))"""
+CUT_CODE = """() => [...document.querySelectorAll("article pre")]
+    .filter(code => code.scrollWidth > code.clientWidth)
+    .map(code => code.textContent.slice(0, 80))"""
+# Of thousands of words of code one of each colour stays: to ask them all takes ten seconds.
+SERIOUS = """async () => {
+    const seen = new Set(), repeated = [];
+    for (const word of document.querySelectorAll("pre span:not(:has(span))")) {
+        const own = getComputedStyle(word), around = getComputedStyle(word.closest("pre"));
+        const look = [own.color, own.backgroundColor, around.backgroundColor].join();
+        if (seen.has(look)) repeated.push(word);
+        else if (word.innerText.trim().length > 1 && word.getClientRects().length) seen.add(look);
+    }
+    for (const word of repeated) word.remove();
+    return (await axe.run(document, {preload: false})).violations
+        .filter(v => ["serious", "critical"].includes(v.impact))
+        .map(v => v.id + ": " + v.nodes.map(n => n.html.slice(0, 200)).join(" | "));
+}"""
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", PAGES or ["none"])
+def test_page_is_sound(browser, address, path, theme, screen):
+    """No error, no outside request, nothing unnamed, nothing too wide, no barrier."""
+    with Visit(browser, address, theme, screen) as visit:
+        page = visit.open(path)
+        if "Redirecting" in page.title():
+            return
+        assert page.evaluate("document.documentElement.dataset.theme") == theme
+        assert page.evaluate(UNNAMED) == []
+        assert page.evaluate(OVERFLOW) <= 0
+        if screen == "desktop":  # on a phone a table scrolls in its own box
+            assert page.evaluate(CUT_TABLES) == []
+        page.add_script_tag(path=str(AXE))
+        assert page.evaluate(SERIOUS) == []
+
+
+@pytest.mark.parametrize("path", CONTENT or ["none"])
+def test_page_prints(browser, address, path):
+    """On paper: dark on white, no way into JupyterLab, and nothing cut at the right."""
+    with Visit(browser, address, "dark") as visit:
+        page = visit.open(path)
+        page.set_viewport_size({"width": 794, "height": 1123})  # A4
+        page.emulate_media(media="print", color_scheme="dark")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert page.evaluate("document.documentElement.dataset.theme") == "light"
+        assert page.evaluate(OVERFLOW) <= 0
+        assert page.evaluate(CUT_TABLES) == []
+        assert page.evaluate(CUT_CODE) == []
+        for way in page.locator(".ft-lab").all():
+            expect(way).to_be_hidden()
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+@pytest.mark.parametrize("path", CONTENT or ["none"])
+def test_title_line_works_without_a_script(browser, address, path):
+    """The reading time is on every page; the way into JupyterLab, on chapters, opens by key."""
+    with browser.new_context(java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto(address + path)
+        line = page.locator("h1 + .ft-page-line")
+        expect(line).to_contain_text(re.compile(r"^[1-9]\d* min to read"))
+        way = line.locator("details")
+        expect(way).to_have_count(int(path in CHAPTERS))
+        if path in CHAPTERS:
+            stem = Path(path).stem
+            expect(way.locator("pre").first).to_be_hidden()
+            way.locator("summary").press("Enter")
+            expect(way.locator("pre").first).to_have_text(f"make lab CHAPTER={stem[:2]}")
+            expect(way.locator(f"a[href$='/lab/tree/notebooks/{stem}.ipynb']")).to_be_visible()
+
+
+def first_visit(browser, address, path) -> tuple[int, int]:
+    """Return the bytes of a page and of all that it loads, as a server with gzip sends them."""
+    with Visit(browser, address) as visit:
+        answers = []
+        visit.page.on("response", lambda answer: answers.append(answer))
+        visit.open(path)
+        weights = {}
+        for answer in answers:
+            body, kind = answer.body(), answer.headers.get("content-type", "")
+            packed = kind.startswith(("image/png", "font/"))
+            weights[answer.url] = len(body if packed else gzip.compress(body, mtime=0))
+    return weights[address + path], sum(weights.values())
+
+
+@pytest.mark.parametrize("path", CONTENT or ["none"])
+def test_pages_are_light(browser, address, path, record_property):
+    page, everything = first_visit(browser, address, path)
+    record_property(
+        "measured",
+        f"{path}: {page / 1000:.0f} KB, first visit {everything / 1000:.0f} KB after gzip",
+    )
+    assert page <= MAX_PAGE_BYTES
+    assert everything <= MAX_VISIT_BYTES

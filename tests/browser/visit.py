@@ -1,0 +1,64 @@
+"""A page of the built site, opened in a browser that reaches nothing else."""
+
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, expect
+
+ROOT = Path(__file__).parents[2]
+SITE = ROOT / "_build" / "html"
+PAGES = [str(page.relative_to(SITE)) for page in sorted(SITE.rglob("*.html"))]
+PAGES = [page for page in PAGES if not page.startswith("_static/")]
+# Pages that the theme writes without a chapter's text.
+CONTENT = [page for page in PAGES if page.startswith(("book/", "notebooks/"))]
+CHAPTERS = [page for page in CONTENT if page.startswith("notebooks/")]
+SCREENS = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
+
+
+class Visit:
+    """A page in one theme on one screen, with everything that went wrong while it was open."""
+
+    def __init__(self, browser: Browser, address: str, theme: str = "light", screen="desktop"):
+        self.address, self.troubles = address, []
+        touch = screen == "phone"
+        self.context = browser.new_context(
+            viewport=SCREENS[screen], color_scheme=theme, has_touch=touch, is_mobile=touch
+        )
+        self.context.route("**/*", self._only_this_site)
+        self.page = self.context.new_page()
+        self.page.on("pageerror", lambda error: self.troubles.append(f"page error: {error}"))
+        self.page.on("console", self._on_console)
+        self.page.on("response", self._on_response)
+
+    def _only_this_site(self, route):
+        if route.request.url.startswith((self.address, "data:", "blob:")):
+            route.continue_()
+        else:
+            self.troubles.append(f"outside request: {route.request.url}")
+            route.abort()
+
+    def _on_console(self, message):
+        if message.type == "error":
+            self.troubles.append(f"console: {message.text}")
+
+    def _on_response(self, response):
+        if response.status >= 400:
+            self.troubles.append(f"{response.status}: {response.url}")
+
+    def open(self, path: str) -> Page:
+        self.page.goto(self.address + path)
+        self.page.wait_for_load_state("networkidle")
+        # Solutions and hints are closed; what is in them is tested too.
+        self.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        # Folded code fades in; half faded it has too little contrast.
+        self.page.evaluate("Promise.all(document.getAnimations().map(a => a.finished))")
+        for figure in self.page.locator(".ft-explore").all():
+            expect(figure.locator("svg.ft-figure")).to_be_visible()
+        return self.page
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_details):
+        self.context.close()
+        if kind is None:
+            assert not self.troubles, "\n".join(self.troubles)
