@@ -12,7 +12,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
-from visit import PAGES, SITE
+
+from browser.visit import PAGES, SITE
 
 FLAGS = [
     "--no-sandbox",

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
-from visit import CHAPTERS, CONTENT, PAGES, ROOT, SCREENS, Visit
+
+from browser.visit import CHAPTERS, CONTENT, PAGES, ROOT, SCREENS, Visit
 
 AXE = ROOT / "_build" / "node" / "node_modules" / "axe-core" / "axe.min.js"
 # A page may hold a handful of slider figures. A first visit to a chapter also loads 1.2 MB of

@@ -6,7 +6,8 @@ import re
 
 import pytest
 from playwright.sync_api import expect
-from visit import CHAPTERS, CONTENT, ROOT, SITE, Visit
+
+from browser.visit import CHAPTERS, CONTENT, ROOT, SITE, Visit
 
 pytestmark = pytest.mark.browser
 

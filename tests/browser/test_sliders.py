@@ -7,7 +7,8 @@ import statistics
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from visit import CONTENT, SITE, Visit
+
+from browser.visit import CONTENT, SITE, Visit
 
 MAX_FIGURE_BYTES = 150_000  # of one slider figure, after gzip
 # From the key press to the first frame that shows another picture, in milliseconds.
