@@ -228,6 +228,16 @@ def test_float32_laws_and_inputs_left_alone():
             lambda: verify(np.eye(2), np.array([[1.0, 0.0]]), [1], np.random.default_rng(0)),
             r"tokens\[0\] is 1, which draft has with probability 0",
         ),
+        (
+            lambda: verify(np.full((2, 2), np.nan), None, [0], None),
+            "target must hold a law per row",
+        ),
+        (lambda: verify(np.array([[2.0, -1], [1, 0]]), None, [0], None), "target must hold a law"),
+        (
+            lambda: verify(np.eye(2), np.array([[3.0, 1]]), [0], None),
+            "draft must hold a law per row",
+        ),
+        (lambda: acceptance_by_position([Round(2, 5)]), "accept more than was drafted"),
         (lambda: verify_greedy([1], [1]), r"choices \(1\) must be one more"),
         (lambda: acceptance_rule(np.ones(2), np.ones(3)), r"target \(2,\) and draft \(3,\)"),
         (lambda: acceptance_rate(np.ones(2), np.ones(3)), r"target \(2,\) and draft \(3,\)"),

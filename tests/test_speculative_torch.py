@@ -179,7 +179,8 @@ def test_the_seed_decides_and_inputs_are_left_alone(mixed):
         ((1, 2, 4), (1, 1, 5), [[0]], "must be"),
         ((2, 4), None, [[0]], "must be"),
         ((1, 3, 4), None, [[-1, 2]], "only behind the last"),
-        ((1, 2, 4), None, [[4]], "below 4, got 4"),
+        ((1, 2, 4), None, [[4]], "ids in 0 … 3, or -1 as filling, got 4 … 4"),
+        ((1, 2, 4), None, [[-7]], "got -7 … -7"),
         ((1, 2, 4), (1, 1, 4), [[3]], "with probability 0"),
     ],
 )
@@ -187,3 +188,18 @@ def test_wrong_arguments_are_named(target, draft, tokens, message):
     law = torch.zeros(draft) if draft else None
     with pytest.raises(ValueError, match=message):
         verify_batch(torch.ones(target) / 4, law, torch.tensor(tokens), rng())
+
+
+@pytest.mark.parametrize("row", [[np.nan, 0.5], [0.0, 0.0], [5.0, -4.0], [2.0, 8.0]])
+@pytest.mark.parametrize("tokens", [[[0]], [[-1]]])
+def test_what_is_no_law_is_refused(row, tokens):
+    with pytest.raises(ValueError, match="target must hold a law per row"):
+        verify_batch(
+            torch.tensor([[row, row]]), torch.tensor([[[1.0, 0.0]]]), torch.tensor(tokens), rng()
+        )
+
+
+def test_tokens_of_any_integer_type():
+    target = torch.tensor([[[0.0, 1.0], [1.0, 0.0]]])
+    tokens = torch.tensor([[1]], dtype=torch.int32)
+    assert verify_batch(target, None, tokens, rng()).tolist() == [[1, 0]]

@@ -120,7 +120,7 @@ def speculative_generate(
 
     A draft model stops before `gamma` tokens once it gave the one it chose a probability below
     `min_confidence` (at temperature 0 that of temperature 1). That token is still checked: to drop
-    it for what it is would favour the tokens that are not dropped.
+    it, and judge the others by the draft's whole law, would favour those that are not dropped.
 
     A rejected token, and what was drafted after it, is forgotten: both caches are cut back to the
     text. What the draft's lacks, such as the last drafted token where all were accepted, is read
@@ -168,8 +168,9 @@ def prompt_lookup(ids: Sequence[int], max_ngram: int, gamma: int) -> list[int]:
     """Guess that the text goes on as it did before: a draft without a model.
 
     Where the last `max_ngram` tokens stand earlier in the text, the tokens behind that place are
-    the guess; the last such place counts, and if there is none, shorter endings are tried. As a
-    draft: `lambda ids, gamma: prompt_lookup(ids, 3, gamma)`.
+    the guess; the last such place counts, and if there is none, shorter endings are tried. It ends
+    where the text ends: of a loop of n tokens at most n are guessed. As a draft:
+    `lambda ids, gamma: prompt_lookup(ids, 3, gamma)`.
 
     Shapes: result: at most gamma ids, none where not even the last token stands earlier
     Raises: ValueError for a max_ngram below 1 or a negative gamma.

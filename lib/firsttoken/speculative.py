@@ -77,7 +77,8 @@ def verify(
     if each had been drafted with probability 1, but keeps fewer of the tokens of a sampled draft.
 
     Shapes: target (γ+1, V); draft (γ, V); tokens: γ ids, perhaps none
-    Raises: ValueError for shapes that do not fit, and a token that `draft` never draws.
+    Raises: ValueError for shapes that do not fit, rows that are no laws (logits, for instance), and
+            a token that `draft` never draws.
     Source: Leviathan et al. 2023, arXiv:2211.17192, algorithm 1; without probabilities: vLLM
             (vllm/v1/sample/rejection_sampler.py, NO_DRAFT_PROBS)
 
@@ -94,6 +95,11 @@ def verify(
         )
     if draft is not None and draft.shape != (n_drafted, n_vocab):
         raise ValueError(f"draft {draft.shape} must be ({n_drafted}, {n_vocab}), a law per token")
+    for name, laws in (("target", target), ("draft", draft)):
+        if laws is not None and not (
+            np.all(laws >= 0) and np.all(np.abs(laws.sum(axis=-1) - 1) <= 1e-3)
+        ):
+            raise ValueError(f"{name} must hold a law per row: numbers from 0 that sum to 1")
     tokens = [operator.index(token) for token in tokens]
     if not all(0 <= token < n_vocab for token in tokens):
         raise ValueError(f"tokens {tokens} must be ids in 0 … {n_vocab - 1}")
@@ -192,7 +198,9 @@ def best_gamma(
     verify_cost: float | Callable[[int], float] = 1.0,
     max_gamma: int = 32,
 ) -> int:
-    """Return the γ of the largest `speedup`, the smaller of equal ones; 0 where none beats 1.
+    """Return the γ in 0 … max_gamma of the largest `speedup`, the smaller of equal ones.
+
+    It is 0 where none beats 1.
 
     With a verify_cost of 1 some γ beats plain decoding if and only if α > cost_ratio.
 
@@ -212,12 +220,15 @@ def acceptance_by_position(rounds: Sequence[Round]) -> tuple[Array, Array]:
 
     Shapes: alpha, reached: (γ,) for the largest γ; alpha is NaN at positions never reached
     Units:  alpha: a frequency; reached: rounds
+    Raises: ValueError for a round that accepted more than was drafted.
 
     >>> alpha, reached = acceptance_by_position([Round(2, 2), Round(2, 0), Round(2, 1)])
     >>> alpha.round(2).tolist(), reached.tolist()
     ([0.67, 0.5], [3, 2])
     """
     drafted, accepted = np.array(rounds, dtype=np.int64).reshape(-1, 2).T
+    if np.any(accepted > drafted):
+        raise ValueError(f"rounds accept more than was drafted: {rounds}")
     position = np.arange(drafted.max(initial=0))[:, None]
     reached = ((position < drafted) & (position <= accepted)).sum(axis=1)
     kept = (position < accepted).sum(axis=1)

@@ -25,8 +25,9 @@ def verify_batch(
     laws with the drafted token alone.
 
     Shapes: target (B, γ+1, V); draft (B, γ, V); tokens (B, γ), integers; result (B, γ+1)
-    Raises: ValueError for shapes that do not fit, -1 before a token, and a token that its law in
-            `draft` never draws.
+    Raises: ValueError for shapes that do not fit, -1 before a token, other ids outside the
+            vocabulary, a token that its law in `draft` never draws, and a row of `target` that has
+            to be drawn from and is no law.
     Source: vLLM (vllm/v1/sample/rejection_sampler.py)
 
     >>> target = F.one_hot(torch.tensor([[1, 2, 7, 6], [4, 8, 0, 0]]), 10).double()
@@ -40,9 +41,10 @@ def verify_batch(
     n_drafted = drafted.sum(dim=1)
     if bool((drafted != (torch.arange(gamma, device=tokens.device) < n_drafted[:, None])).any()):
         raise ValueError("tokens must hold -1 only behind the last token of a row")
-    if bool((tokens >= n_vocab).any()):
-        raise ValueError(f"tokens must be below {n_vocab}, got {int(tokens.max())}")
-    at = tokens.clamp(min=0)[..., None]  # (B, γ, 1)
+    if bool(((tokens >= n_vocab) | (tokens < -1)).any()):
+        got = f"{int(tokens.min())} … {int(tokens.max())}"
+        raise ValueError(f"tokens must be ids in 0 … {n_vocab - 1}, or -1 as filling, got {got}")
+    at = tokens.long().clamp(min=0)[..., None]  # (B, γ, 1)
     p = target[:, :gamma].gather(2, at)[..., 0].double()
     q = torch.ones_like(p) if draft is None else draft.gather(2, at)[..., 0].double()
     if bool((drafted & (q == 0)).any()):
@@ -56,6 +58,8 @@ def verify_batch(
 
     rows = torch.arange(n_rows, device=target.device)
     law = target[rows, n_kept].double()  # (B, V): of the one token that is drawn
+    if not bool(((law >= 0).all(dim=1) & ((law.sum(dim=1) - 1).abs() <= 1e-3)).all()):
+        raise ValueError("target must hold a law per row: numbers from 0 that sum to 1")
     if gamma:
         first = n_kept.clamp(max=gamma - 1)  # of the rejected token; unused where there is none
         supplied = F.one_hot(at[rows, first, 0], n_vocab) if draft is None else draft[rows, first]
