@@ -562,6 +562,30 @@ def test_callbacks_may_abort_and_submit():
     assert got[later[0]].ids == generate(CHAIN, [2], params, ignore_eos=True).ids
 
 
+def test_a_callback_that_raises_harms_nobody_while_steps_are_recorded():
+    """What an aborted request attended to is in the record, and whoever is done still leaves."""
+    engine, params = Engine(CHAIN, n_blocks=20, block_size=2), SamplingParams(0.0, max_tokens=2)
+    steps, seen = record_steps(engine), []
+
+    def give_up(token):
+        seen.append(token)
+        if len(seen) == 2:
+            raise RuntimeError("client went away")
+
+    engine.submit([1, 2], SamplingParams(0.0, max_tokens=9), on_token=give_up, ignore_eos=True)
+    other = engine.submit([2], params, ignore_eos=True)
+    engine.step()
+    with pytest.raises(RuntimeError, match="client went away"):
+        engine.step()
+    got = engine.run()
+    assert [len(result.ids) for result in got.values()] == [2] and list(got) == [other]
+    assert [(prefills, decodes) for prefills, decodes, _ in steps] == [
+        ([(2, 0), (1, 0)], []),
+        ([], [3, 2]),
+    ]
+    assert idle(engine)
+
+
 # --- real time, and what steps cost
 
 

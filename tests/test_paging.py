@@ -941,6 +941,13 @@ def attend(q=(1, 2, 1, 2), tables=((0,),), lengths=(3,), keys=BLOCKS, **kwargs):
         (lambda: attend(tables=()), "0 block_tables and 1 lengths, expected one per sequence: 1"),
         (lambda: attend(lengths=(5,)), "lengths: 5 tokens, expected T = 1 to 4"),
         (lambda: attend(q=(1, 2, 4, 2)), "lengths: 3 tokens, expected T = 4 to 4"),
+        (lambda: attend(tables=[[-1]]), r"block_tables: \[-1\], expected blocks in 0 … "),
+        (lambda: attend(tables=[[9]]), r"block_tables: \[9\], expected blocks in 0 … "),
+        (
+            lambda: last_block_waste([-3], 16),
+            r"n_tokens must be integers of at least 0, got \[-3\]",
+        ),
+        (lambda: last_block_waste([2.5], 16), "n_tokens must be integers of at least 0"),
         (lambda: attend(form="copy"), "form must be 'gather' or 'merge', got 'copy'"),
         (lambda: attend(part=0), "part must be an integer of at least 1, got 0"),
         (lambda: memory_waste([(1, 1)], 9, "lru"), "policy must be one of max, pow2"),

@@ -73,8 +73,9 @@ class Engine:
     `decision_margins`. Times in a `Generation` count from `submit`, so waiting is in them.
 
     `tokenizer` is needed for stop strings. `on_step` is called with the `StepRecord` of each step
-    when it ends, while the pool still holds what the step used; times are those of `now_s`. After
-    a pass that was interrupted, an engine is of no use any more.
+    when it ends, while the pool still holds what the step used, but for requests that a callback
+    has aborted; times are those of `now_s`. After a pass that was interrupted, an engine is of no
+    use any more.
 
     Units:  blocks, tokens, seconds since the engine was made
     Raises: ValueError for a size below one, a model without `forward_ragged` (those in NumPy have
@@ -120,6 +121,7 @@ class Engine:
         self._running: dict[int, _Entry] = {}
         self._finished: dict[int, Generation] = {}  # not yet handed out
         self._counts = EngineStats(0, 0, self.pool.usage())
+        self._attended: dict[int, int] = {}  # by id: tokens that the last step attended to
         self._zero_s = time.perf_counter()
 
     @property
@@ -226,6 +228,8 @@ class Engine:
         decodes = tuple(entry.id for entry in batch if len(entry.text.ids) > entry.n_text)
         # In the order in which they got their blocks: a reused one may be filled in this pass.
         logits = self.model.forward_ragged(news, [entry.sequence for entry in batch])
+        # Noted now: a callback may abort, and then the pool has forgotten.
+        self._attended = {entry.id: entry.sequence.length for entry in batch}
         error = self._choose(batch, logits)
 
         self._count(steps=1, computed_tokens=sum(map(len, news)), preemptions=len(preempted))
@@ -457,7 +461,7 @@ def record_steps(engine: Engine) -> list[tuple[list[tuple[int, int]], list[int],
 
     def note(record: StepRecord) -> None:
         prefills = [(new, before) for _, new, before in record.prefills]
-        decodes = [engine.pool.n_tokens(request_id) for request_id in record.decodes]
+        decodes = [engine._attended[request_id] for request_id in record.decodes]
         steps.append((prefills, decodes, record.end_s - record.start_s))
 
     engine.on_step = note

@@ -408,8 +408,9 @@ def paged_attention(
 
     Shapes: q (B, N, T, H); keys, values (n_blocks, K, block_size, H), one layer of a `PagedCache`;
             result (B, N, T, H)
-    Raises: ValueError for shapes that do not fit together, tables or lengths that are not one per
-            sequence, a length below T or beyond its table, an unknown form, and a part below 1.
+    Raises: ValueError for shapes that do not fit together, a q of integers, tables or lengths that
+            are not one per sequence, blocks that are not there, a length below T or beyond its
+            table, an unknown form, and a part below 1.
     Source: Kwon et al. 2023, arXiv:2309.06180, sec. 4.1, eq. 4; Milakov & Gimelshein 2018,
             arXiv:1805.02867, sec. 3.1 (merging)
 
@@ -559,14 +560,17 @@ def last_block_waste(n_tokens: Array, block_size: int) -> Array:
     mean is (block_size - 1)/2, whatever the lengths.
 
     Shapes: n_tokens and result (…,)
-    Raises: ValueError for a block size below one.
+    Raises: ValueError for a block size below one, and lengths that are no counts.
 
     >>> waste = last_block_waste(np.arange(1, 1601), 16)
     >>> waste.max(), waste.mean()
     (np.int64(15), np.float64(7.5))
     """
     _check_count("block_size", block_size)
-    return -np.asarray(n_tokens) % block_size
+    n_tokens = np.asarray(n_tokens)
+    if not np.issubdtype(n_tokens.dtype, np.integer) or np.any(n_tokens < 0):
+        raise ValueError(f"n_tokens must be integers of at least 0, got {n_tokens}")
+    return -n_tokens % block_size
 
 
 class _Allocator(Protocol):
@@ -918,6 +922,8 @@ def _check_paged(
             "expected q (B, N, T, H), keys and values (n_blocks, K, block_size, H) with N a "
             "multiple of K"
         )
+    if not np.issubdtype(q.dtype, np.floating):
+        raise ValueError(f"q must hold floating-point numbers, got {q.dtype}")
     if len(block_tables) != q.shape[0] or len(lengths) != q.shape[0]:
         raise ValueError(
             f"{len(block_tables)} block_tables and {len(lengths)} lengths, expected one per "
@@ -928,6 +934,10 @@ def _check_paged(
             raise ValueError(
                 f"lengths: {length} tokens, expected T = {q.shape[2]} to "
                 f"{len(table) * keys.shape[2]}, what the table's {len(table)} blocks hold"
+            )
+        if len(table) and not 0 <= min(table) <= max(table) < keys.shape[0]:
+            raise ValueError(
+                f"block_tables: {list(table)}, expected blocks in 0 … {keys.shape[0] - 1}"
             )
 
 
