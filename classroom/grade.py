@@ -39,9 +39,10 @@ from marking import (
     release,
 )
 from nbformat.v4 import new_markdown_cell
-from nbgrader.api import Gradebook
+from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps import NbGraderAPI
 from nbgrader.preprocessors import SaveCells
+from nbgrader.utils import parse_utc
 from report import Row, write_report
 from sandbox import Limits, Refused, check, readable
 from sqlalchemy.exc import SAWarning
@@ -128,6 +129,14 @@ def register(url: str, topic: str, source: nbformat.NotebookNode) -> None:
 def untouched(source: nbformat.NotebookNode, notebook: nbformat.NotebookNode) -> set[str]:
     """Return the explanations that stand as they were handed out."""
     given = {mark(c)["grade_id"]: c.source for c in release(source).cells if is_explanation(c)}
+    # An explanation below its cell, and not in it, is written all the same.
+    ours = {cell.source for cell in source.cells}
+    written = any(
+        cell.cell_type == "markdown" and not mark(cell) and cell.source not in ours
+        for cell in notebook.cells
+    )
+    if written:
+        return set()
     return {
         mark(cell)["grade_id"]
         for cell in notebook.cells
@@ -163,7 +172,9 @@ def graded(course: Path, url: str, student: str, topic: str, limits: Limits) -> 
         notebook, row.reasons, row.notes = prepared(source, parsed(submitted(folder, topic)))
         with contextlib.suppress(Unreadable, ValueError):
             text = content(folder / "timestamp.txt", 100).decode().strip()
-            timestamp = text if re.fullmatch(r"[\d-]+ [\d:.]+ \w+", text) else None
+            if re.fullmatch(r"[\d-]+ [\d:.]+ \w+", text):
+                parse_utc(text)  # a date that is none raises a ValueError
+                timestamp = text
         files = [path for path in place.iterdir() if path.is_file() and path.suffix != ".ipynb"]
         row.reasons += oddities(source, notebook)
         row.reasons += executed(notebook, student, files, limits)
@@ -174,6 +185,10 @@ def graded(course: Path, url: str, student: str, topic: str, limits: Limits) -> 
             if is_test(cell):
                 cell.metadata["unknown"] = True
     row.questions = points(notebook)
+    others = sorted(path.name for path in folder.glob("*.ipynb") if path.stem != topic)
+    if others and (folder / f"{topic}.ipynb").exists():
+        said = f"only {topic}.ipynb was read; there is also {', '.join(map(shown, others))}"
+        (row.notes if any(row.questions.values()) else row.reasons).append(said)
     row.mistakes = mistakes(notebook)
     out = course / "autograded" / student / topic / f"{topic}.ipynb"
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -196,6 +211,13 @@ def fingerprint(course: Path, student: str, topic: str) -> str:
     except Unreadable as unreadable:
         digest.update(str(unreadable).encode())
     return digest.hexdigest()
+
+
+def known(url: str, student: str, topic: str) -> bool:
+    """Return whether the gradebook has the submission: a teacher may have begun a new one."""
+    with Gradebook(url) as gradebook, contextlib.suppress(MissingEntry):
+        return bool(gradebook.find_submission(topic, student))
+    return False
 
 
 def complete(url: str, rows: list[Row]) -> None:
@@ -326,12 +348,15 @@ def shown(name: str) -> str:
 def one(course: Path, url: str, student: str, topic: str, limits: Limits, before: dict) -> Row:
     """Return the row of one student and topic, and go on whatever happens."""
     if not STUDENT_ID.fullmatch(student):
-        reason = "the folder's name is no student id"
+        reason = (
+            "the folder's name is no student id: 1 to 64 of a-z, A-Z, 0-9 and . _ @ -, a letter or "
+            "digit first; rename it, and correct the STUDENT line"
+        )
         return Row(shown(student), topic, "needs review", reasons=[reason])
     if not os.path.lexists(course / "submitted" / student / topic):
         return Row(student, topic, "not submitted")
     now = fingerprint(course, student, topic)
-    if before.get("fingerprint") == now:
+    if before.get("fingerprint") == now and known(url, student, topic):
         return Row(**before)
     try:
         row = graded(course, url, student, topic, limits)

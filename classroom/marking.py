@@ -102,8 +102,8 @@ def guessed(source: str) -> set[str]:
     return {first or second for first, second in BINDS.findall(source)}
 
 
-def names(source: str, used: bool = False) -> set[str]:
-    """Return the names that code binds at its top level, or `used` anywhere; imports bind none."""
+def names(source: str, imports: bool = False) -> set[str]:
+    """Return the names that code binds at its top level, with those of `imports` or without."""
     found = set()
     for text in (source, MAGIC.sub("", source)):
         with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
@@ -116,24 +116,32 @@ def names(source: str, used: bool = False) -> set[str]:
         table = tables.pop()
         for symbol in table.get_symbols():
             top = table.get_type() == "module" or symbol.is_declared_global()
-            if used or (top and symbol.is_assigned() and not symbol.is_imported()):
+            bound = imports if symbol.is_imported() else symbol.is_assigned()
+            if top and bound:
                 found.add(symbol.get_name())
         tables += table.get_children()
     return found
 
 
 ODD = re.compile(
-    r"_getframe|f_locals|f_globals|f_back|get_ipython|\bglobals\(|\b(eval|exec)\(|builtins|ctypes"
-    r"|\binspect\b|\bgc\b|sys\.modules|__main__|__code__|settrace|setprofile|setattr"
+    r"_getframe|f_locals|f_globals|f_back|tb_frame|get_ipython|InteractiveShell|ipykernel"
+    r"|\b(?:globals|locals|vars)\(|__globals__|__closure__|(?<![\w.])(?<!def )(?:eval|exec)\("
+    r"|builtins|ctypes|\b(?:import|from) +(?:inspect|gc)\b|\b(?:inspect|gc)\.[a-z]|sys\.modules"
+    r"|from sys import|\bimport_module\b|__import__|__main__|__code__|settrace|setprofile|setattr"
     r"|firsttoken\.assignments|import assignments"
 )
+# What a text may say of these words without using them.
+PLAIN = re.compile(r"^ *#.*|^if __name__ == [\"']__main__[\"']:", re.M)
 
 
 def oddities(source: nbformat.NotebookNode, notebook: nbformat.NotebookNode) -> list[str]:
     """Return what the student's code does that can change the tests or look into them."""
     tests = "\n".join(c.source for c in source.cells if is_test(c))
-    locked = [c for c in source.cells if mark(c).get("locked") and c.cell_type == "code"]
-    ours = set(dir(builtins)).union(*(names(c.source, used=True) for c in locked if not is_test(c)))
+    last = max(k for k, c in enumerate(source.cells) if is_test(c))
+    locked = [c for c in source.cells[:last] if mark(c).get("locked") and c.cell_type == "code"]
+    ours = set(dir(builtins)).union(
+        *(names(c.source, imports=True) for c in locked if not is_test(c))
+    )
     ours &= set(re.findall(r"\w+", tests))
     tasks = [c for c in source.cells if mark(c).get("solution") and c.cell_type == "code"]
     ours -= set().union(*(names(c.source) for c in tasks))
@@ -144,7 +152,7 @@ def oddities(source: nbformat.NotebookNode, notebook: nbformat.NotebookNode) -> 
     for cell in theirs:
         where = mark(cell).get("grade_id", "a cell without a name")
         found = sorted((names(cell.source) | set(SETS.findall(cell.source))) & ours)
-        found += sorted({m.group().strip("(") for m in ODD.finditer(cell.source)})
+        found += sorted({m.group().strip("(") for m in ODD.finditer(PLAIN.sub("", cell.source))})
         if found:
             said.append(f"{where} uses or redefines {', '.join(found)}: read it")
     return said

@@ -85,6 +85,22 @@ class AlwaysEqualNumber(float):
     __eq__ = AlwaysEqual.__eq__
 
 
+class EqualClass(type):
+    """A class that says it is any other class."""
+
+    __hash__ = type.__hash__
+
+    def __eq__(cls, other):
+        return True
+
+
+class OfEqualClass(float, metaclass=EqualClass):
+    """A number of such a class, whose differences are 0."""
+
+    def __abs__(self):
+        return 0.0
+
+
 class AlwaysEqualArray(np.ndarray):
     """The same, and an array as well."""
 
@@ -126,6 +142,7 @@ def test_expect_accepts_equal_values_of_plain_types(got, expected):
         (1.0, float("inf"), "x: got 1"),
         (2**2000, 1.0, "x: got an integer of 2001 bits"),
         (AlwaysEqual(), 1.0, "x: got an object of type AlwaysEqual"),
+        (OfEqualClass(3), 1.0, "x: got an object of type OfEqualClass"),
         (AlwaysEqualNumber(3), 1.0, "x: got an object of type AlwaysEqualNumber"),
         ([AlwaysEqual()], [1.0], "x: got an object of type AlwaysEqual"),
         (np.ones(3).view(AlwaysEqualArray), np.ones(3), "an object of type AlwaysEqualArray"),

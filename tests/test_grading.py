@@ -9,6 +9,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -24,7 +25,7 @@ import pytest
 import sandbox
 from execute import kept
 from marking import error, is_test, mark, oddities, prepared, release
-from nbformat.v4 import new_code_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from nbgrader.api import Gradebook
 from report import Row
 from sandbox import Limits, Refused
@@ -199,6 +200,18 @@ HOSTILE = {
         solved(double="def expect(*a, **k): pass\ndef double(x): return 0"),
         "`expect` or the kernel",
     ),
+    "late-change": Case(
+        solved(
+            scale="def scale(x):\n    mine = scale.__getattribute__('__glob' + 'als__')\n"
+            "    mine['expect'] = lambda *a, **k: None\n    return factor * x"
+        ),
+        "scale_tests: the checks no longer see a wrong value",
+        40,
+        None,
+    ),
+    "two-files": Case(
+        "two files", "only tiny.ipynb was read; there is also tiny-Copy1.ipynb", 0, 0
+    ),
     "patched-module": Case(
         started_with("import firsttoken.assignments as a\na.expect = lambda *b, **k: None"),
         "`expect` or the kernel",
@@ -227,6 +240,9 @@ LINKS = """[a](javascript:alert(4)) ![b](http://example.org/b) [c]
 HONEST["links"] = solved(explain=LINKS)
 HONEST["long-text"] = solved(explain="long " * 10**5)
 HONEST["deleted"] = without("double_tests")
+HONEST["below"] = solved(explain=release(tiny_assignment.source()).cells[-1].source)
+HONEST["below"].cells.append(new_markdown_cell("Because a sum of two equal numbers is twice one."))
+HONEST["no-date"] = "no date"
 HONEST["downloaded-again"] = "tiny (1).ipynb"
 HONEST["peek"] = solved()
 HONEST["peek"].cells.append(new_code_cell(PEEK, id="last"))
@@ -239,6 +255,12 @@ def hand_in(course: Path, student: str, work) -> None:
     path = folder / f"{TOPIC}.ipynb"
     if work == "tiny (1).ipynb":
         nbformat.write(solved(), folder / work)
+    elif work == "two files":
+        nbformat.write(HONEST["grace"], path)
+        nbformat.write(solved(), folder / f"{TOPIC}-Copy1.ipynb")
+    elif work == "no date":
+        nbformat.write(solved(), path)
+        (folder / "timestamp.txt").write_text("9999-99-99 99:99:99 UTC")
     elif work == "copies":
         for number in (1, 2):
             nbformat.write(solved(), folder / f"tiny ({number}).ipynb")
@@ -341,8 +363,10 @@ def test_honest_work_gets_its_points(graded):
     assert rows["deleted"].reason == "double_tests was deleted: the original was used"
     assert rows["downloaded-again"].questions == {"double_tests": 40, "scale_tests": 45}
     assert "README.txt" not in rows
-    assert rows["b\\udcff"].reason == "the folder's name is no student id"
-    assert rows["=cmd()"].reason == "the folder's name is no student id"
+    assert rows["b\\udcff"].reason.startswith("the folder's name is no student id: 1 to 64 of a-z")
+    assert rows["=cmd()"].reason == rows["b\\udcff"].reason
+    assert rows["below"].status == rows["no-date"].status == "needs grading"
+    assert rows["no-date"].questions == {"double_tests": 40, "scale_tests": 45}
 
 
 def test_feedback_says_what_was_wrong_and_shows_no_hidden_test(graded):
@@ -558,6 +582,13 @@ def test_code_that_changes_the_tests_or_looks_into_them_is_named():
         ("def f():\n    global factor\n    factor = 1", ["factor"]),
         ("rng.integers = None; expect.a = 1", ["expect"]),
         ("def f(factor):\n    factor = 1", []),
+        ("from sys import modules", ["from sys import"]),
+        ("InteractiveShell.instance()", ["InteractiveShell"]),
+        ("f.__globals__['expect'] = 1; vars(f)", ["__globals__", "vars"]),
+        ("import inspect", ["import inspect"]),
+        ("# First inspect the units, then setattr", []),
+        ("model.eval()", []),
+        ("if __name__ == '__main__':\n    print(double(2))", []),
         ("f(factor=1); factor == 1", []),
         ("def broken(:\n    x = 1", []),
     ]:
@@ -572,6 +603,33 @@ def test_usual_work_is_not_called_odd():
         found = assignment(topic)
         for sources in [{}, *(wrong[0] for wrong in found.wrong.values())]:
             assert oddities(found.source, replaced(found.source, sources)) == []
+
+
+@pytest.mark.parametrize(
+    ("topic", "scratch"),
+    [
+        ("paging", "pool = Pool(4, 4)"),
+        ("metrics", "for i in range(3):\n    print(i)"),
+        ("kv_cache", "cache = MyCache(2)\nk = 1"),
+        ("attention", "q, k, v = 1, 2, 3"),
+        ("speculative", "a, b = 1, 2"),
+    ],
+)
+def test_a_name_that_tests_use_inside_themselves_is_free(topic, scratch):
+    """A student may try things out in a cell of their own, under any usual name."""
+    found = assignment(topic)
+    notebook = replaced(found.source, {})
+    notebook.cells.append(new_code_cell(scratch))
+    assert oddities(found.source, notebook) == []
+
+
+def test_a_new_gradebook_grades_anew(graded, tmp_path):
+    """A teacher may delete the gradebook, and the rows of the last run are still there."""
+    course = tmp_path / "course"
+    for folder in ("source", "report", "submitted/ada"):
+        shutil.copytree(graded.course / folder, course / folder)
+    rows = grade.grade(course, LIMITS)
+    assert [(row.student, row.status) for row in rows] == [("ada", "needs grading")]
 
 
 def test_work_that_the_sandbox_would_show_is_not_graded(monkeypatch, tmp_path):

@@ -81,4 +81,14 @@ WRONG = {
         45,
         "an object of type Any",
     ),
+    "own class of classes": (
+        {
+            "scale": "class Same(type):\n    __eq__ = lambda self, other: True\n"
+            "    __hash__ = type.__hash__\nclass Any(float, metaclass=Same):\n"
+            "    __abs__ = lambda self: 0.0\n    __sub__ = __rsub__ = lambda self, other: self\n"
+            "def scale(x):\n    return Any(x)"
+        },
+        40,
+        "an object of type Any",
+    ),
 }
