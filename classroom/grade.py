@@ -90,6 +90,13 @@ def submitted(folder: Path, topic: str) -> bytes:
     return content(path)
 
 
+def beside(folder: Path, topic: str) -> list[str]:
+    """Return the names of notebooks that are not read, because TOPIC.ipynb is there."""
+    if not (folder / f"{topic}.ipynb").exists():
+        return []
+    return sorted(path.name for path in folder.glob("*.ipynb") if path.stem != topic)
+
+
 def parsed(data: bytes) -> nbformat.NotebookNode:
     """Return the notebook in a submitted file."""
     if not data.strip():
@@ -132,7 +139,10 @@ def untouched(source: nbformat.NotebookNode, notebook: nbformat.NotebookNode) ->
     # An explanation below its cell, and not in it, is written all the same.
     ours = {cell.source for cell in source.cells}
     written = any(
-        cell.cell_type == "markdown" and not mark(cell) and cell.source not in ours
+        cell.cell_type == "markdown"
+        and not mark(cell)
+        and cell.source.strip()
+        and cell.source not in ours
         for cell in notebook.cells
     )
     if written:
@@ -167,9 +177,10 @@ def graded(course: Path, url: str, student: str, topic: str, limits: Limits) -> 
     source = nbformat.read(place / f"{topic}.ipynb", as_version=4)
     tests = [cell for cell in source.cells if is_test(cell)]
     row.maximum = {mark(c)["grade_id"]: mark(c)["points"] for c in tests}
-    timestamp = None
+    timestamp, others = None, []
     try:
         notebook, row.reasons, row.notes = prepared(source, parsed(submitted(folder, topic)))
+        others = beside(folder, topic)
         with contextlib.suppress(Unreadable, ValueError):
             text = content(folder / "timestamp.txt", 100).decode().strip()
             if re.fullmatch(r"[\d-]+ [\d:.]+ \w+", text):
@@ -185,8 +196,7 @@ def graded(course: Path, url: str, student: str, topic: str, limits: Limits) -> 
             if is_test(cell):
                 cell.metadata["unknown"] = True
     row.questions = points(notebook)
-    others = sorted(path.name for path in folder.glob("*.ipynb") if path.stem != topic)
-    if others and (folder / f"{topic}.ipynb").exists():
+    if others:
         said = f"only {topic}.ipynb was read; there is also {', '.join(map(shown, others))}"
         (row.notes if any(row.questions.values()) else row.reasons).append(said)
     row.mistakes = mistakes(notebook)
@@ -206,8 +216,10 @@ def graded(course: Path, url: str, student: str, topic: str, limits: Limits) -> 
 def fingerprint(course: Path, student: str, topic: str) -> str:
     """Return what changes when a submission or its assignment does."""
     digest = hashlib.sha256((sources(course, topic) / f"{topic}.ipynb").read_bytes())
+    folder = course / "submitted" / student / topic
     try:
-        digest.update(submitted(course / "submitted" / student / topic, topic))
+        digest.update(submitted(folder, topic))
+        digest.update(repr(beside(folder, topic)).encode())
     except Unreadable as unreadable:
         digest.update(str(unreadable).encode())
     return digest.hexdigest()

@@ -242,6 +242,8 @@ HONEST["long-text"] = solved(explain="long " * 10**5)
 HONEST["deleted"] = without("double_tests")
 HONEST["below"] = solved(explain=release(tiny_assignment.source()).cells[-1].source)
 HONEST["below"].cells.append(new_markdown_cell("Because a sum of two equal numbers is twice one."))
+HONEST["blank"] = release(tiny_assignment.source())
+HONEST["blank"].cells.append(new_markdown_cell(" "))
 HONEST["no-date"] = "no date"
 HONEST["downloaded-again"] = "tiny (1).ipynb"
 HONEST["peek"] = solved()
@@ -365,6 +367,7 @@ def test_honest_work_gets_its_points(graded):
     assert "README.txt" not in rows
     assert rows["b\\udcff"].reason.startswith("the folder's name is no student id: 1 to 64 of a-z")
     assert rows["=cmd()"].reason == rows["b\\udcff"].reason
+    assert (rows["blank"].status, rows["blank"].score) == ("graded", 0)
     assert rows["below"].status == rows["no-date"].status == "needs grading"
     assert rows["no-date"].questions == {"double_tests": 40, "scale_tests": 45}
 
@@ -621,6 +624,16 @@ def test_a_name_that_tests_use_inside_themselves_is_free(topic, scratch):
     notebook = replaced(found.source, {})
     notebook.cells.append(new_code_cell(scratch))
     assert oddities(found.source, notebook) == []
+
+
+def test_a_file_that_comes_beside_is_a_change(handed_in, tmp_path):
+    """The reason names it, so it must not outlive it."""
+    shutil.copytree(handed_in / "source", tmp_path / "source")
+    folder = tmp_path / "submitted" / "ada" / TOPIC
+    shutil.copytree(handed_in / "submitted" / "two-files" / TOPIC, folder)
+    both = grade.fingerprint(tmp_path, "ada", TOPIC)
+    (folder / f"{TOPIC}-Copy1.ipynb").unlink()
+    assert grade.fingerprint(tmp_path, "ada", TOPIC) != both
 
 
 def test_a_new_gradebook_grades_anew(graded, tmp_path):
