@@ -297,11 +297,10 @@ def executed(
                 reasons.append(f"{name}: {cut}")
                 if is_test(cell):
                     cell.metadata["unknown"] = True
-            not_run.pop(0)
-            # What a test's own call has changed counts against that test.
+            # What a test's own call has changed counts against that test: until here it is unknown.
             if is_test(cell) and not error(cell) and (found := kernel.tampering(student)):
-                cell.metadata["unknown"] = True
                 raise Stopped(f"{name}: {found}")
+            not_run.pop(0)
             if id(cell) in setup and error(cell):
                 raise Stopped(f"{name} stopped: {error(cell)}{cure(error(cell))}")
     except Stopped as stop:

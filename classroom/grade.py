@@ -181,10 +181,10 @@ def graded(course: Path, url: str, student: str, topic: str, limits: Limits) -> 
     try:
         notebook, row.reasons, row.notes = prepared(source, parsed(submitted(folder, topic)))
         others = beside(folder, topic)
-        with contextlib.suppress(Unreadable, ValueError):
+        with contextlib.suppress(Unreadable, ValueError, OverflowError):
             text = content(folder / "timestamp.txt", 100).decode().strip()
             if re.fullmatch(r"[\d-]+ [\d:.]+ \w+", text):
-                parse_utc(text)  # a date that is none raises a ValueError
+                parse_utc(text)  # raises for a date that is none
                 timestamp = text
         files = [path for path in place.iterdir() if path.is_file() and path.suffix != ".ipynb"]
         row.reasons += oddities(source, notebook)

@@ -126,18 +126,19 @@ def names(source: str, imports: bool = False) -> set[str]:
 ODD = re.compile(
     r"_getframe|f_locals|f_globals|f_back|tb_frame|get_ipython|InteractiveShell|ipykernel"
     r"|\b(?:globals|locals|vars)\(|__globals__|__closure__|(?<![\w.])(?<!def )(?:eval|exec)\("
-    r"|builtins|ctypes|\b(?:import|from) +(?:inspect|gc)\b|\b(?:inspect|gc)\.[a-z]|sys\.modules"
+    r"|builtins|ctypes|\b(?:import|from) [\w., ]{0,80}\b(?:inspect|gc)\b|\b(?:inspect|gc)\.[a-z]"
+    r"|sys\.modules"
     r"|from sys import|\bimport_module\b|__import__|__main__|__code__|settrace|setprofile|setattr"
     r"|firsttoken\.assignments|import assignments"
 )
 # What a text may say of these words without using them.
-PLAIN = re.compile(r"^ *#.*|^if __name__ == [\"']__main__[\"']:", re.M)
+PLAIN = re.compile(r"^ *#[^\"'\r\n]*$|^if __name__ == [\"']__main__[\"']:", re.M)
 
 
 def oddities(source: nbformat.NotebookNode, notebook: nbformat.NotebookNode) -> list[str]:
     """Return what the student's code does that can change the tests or look into them."""
     tests = "\n".join(c.source for c in source.cells if is_test(c))
-    last = max(k for k, c in enumerate(source.cells) if is_test(c))
+    last = max((k for k, c in enumerate(source.cells) if is_test(c)), default=0)
     locked = [c for c in source.cells[:last] if mark(c).get("locked") and c.cell_type == "code"]
     ours = set(dir(builtins)).union(
         *(names(c.source, imports=True) for c in locked if not is_test(c))

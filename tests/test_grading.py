@@ -209,6 +209,17 @@ HOSTILE = {
         40,
         None,
     ),
+    "ends-in-a-check": Case(
+        solved(
+            scale="def scale(x):\n    mine = scale.__getattribute__('__glob' + 'als__')\n"
+            "    def given(name, *values, **kwargs):\n        if len(name) == 16:\n"
+            "            import os\n            os._exit(0)\n"
+            "    mine['expect'] = given\n    return factor * x"
+        ),
+        "the kernel is gone",
+        40,
+        None,
+    ),
     "two-files": Case(
         "two files", "only tiny.ipynb was read; there is also tiny-Copy1.ipynb", 0, 0
     ),
@@ -244,7 +255,7 @@ HONEST["below"] = solved(explain=release(tiny_assignment.source()).cells[-1].sou
 HONEST["below"].cells.append(new_markdown_cell("Because a sum of two equal numbers is twice one."))
 HONEST["blank"] = release(tiny_assignment.source())
 HONEST["blank"].cells.append(new_markdown_cell(" "))
-HONEST["no-date"] = "no date"
+HONEST["no-date"] = HONEST["endless-year"] = "no date"
 HONEST["downloaded-again"] = "tiny (1).ipynb"
 HONEST["peek"] = solved()
 HONEST["peek"].cells.append(new_code_cell(PEEK, id="last"))
@@ -262,7 +273,8 @@ def hand_in(course: Path, student: str, work) -> None:
         nbformat.write(solved(), folder / f"{TOPIC}-Copy1.ipynb")
     elif work == "no date":
         nbformat.write(solved(), path)
-        (folder / "timestamp.txt").write_text("9999-99-99 99:99:99 UTC")
+        year = "9999" if student == "no-date" else "9" * 20
+        (folder / "timestamp.txt").write_text(f"{year}-99-99 99:99:99 UTC")
     elif work == "copies":
         for number in (1, 2):
             nbformat.write(solved(), folder / f"tiny ({number}).ipynb")
@@ -369,7 +381,11 @@ def test_honest_work_gets_its_points(graded):
     assert rows["=cmd()"].reason == rows["b\\udcff"].reason
     assert (rows["blank"].status, rows["blank"].score) == ("graded", 0)
     assert rows["below"].status == rows["no-date"].status == "needs grading"
-    assert rows["no-date"].questions == {"double_tests": 40, "scale_tests": 45}
+    assert (
+        rows["endless-year"].questions
+        == rows["no-date"].questions
+        == {"double_tests": 40, "scale_tests": 45}
+    )
 
 
 def test_feedback_says_what_was_wrong_and_shows_no_hidden_test(graded):
@@ -589,6 +605,9 @@ def test_code_that_changes_the_tests_or_looks_into_them_is_named():
         ("InteractiveShell.instance()", ["InteractiveShell"]),
         ("f.__globals__['expect'] = 1; vars(f)", ["__globals__", "vars"]),
         ("import inspect", ["import inspect"]),
+        ("import os, gc as g", ["import os, gc"]),
+        ('x = """\n# """; setattr(f, \'a\', 1)', ["setattr"]),
+        ("# a note\rglobals()['kept'] = 5", ["globals"]),
         ("# First inspect the units, then setattr", []),
         ("model.eval()", []),
         ("if __name__ == '__main__':\n    print(double(2))", []),

@@ -65,7 +65,11 @@ def _shown(value) -> str:
 
 def _is(kind: type, kinds: Iterable[type]) -> bool:
     """Return whether `kind` is one of `kinds`; `in` would ask a class that answers for itself."""
-    return any(kind is known for known in kinds)
+    # Not `any`: that name can be given another meaning.
+    for known in kinds:  # noqa: SIM110
+        if kind is known:
+            return True
+    return False
 
 
 def _plain(name: str, value):
