@@ -5,13 +5,30 @@ one thread gives the same rounding on every machine, and no test may ask a model
 """
 
 import os
+import tempfile
+import uuid
+from pathlib import Path
 
 from hypothesis import settings
+from jupyter_client.manager import KernelManager
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+# A kernel is told TCP ports that were free a moment ago; with tests side by side, two kernels are
+# told the same one now and then, and the second dies. Sockets in a folder of our own meet nobody.
+SOCKETS = tempfile.TemporaryDirectory(prefix="ft-sockets-")
+start_anywhere = KernelManager.__init__
+
+
+def start_on_sockets(manager: KernelManager, *arguments, **named) -> None:
+    own = Path(SOCKETS.name) / f"{uuid.uuid4().hex}.json"
+    start_anywhere(manager, *arguments, **{"transport": "ipc", "connection_file": str(own)} | named)
+
+
+KernelManager.__init__ = start_on_sockets
 
 # A failure must come back on the next run, so the everyday profile draws the same inputs each time.
 # `pytest --hypothesis-profile=search` looks for new ones.
