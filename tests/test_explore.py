@@ -150,6 +150,26 @@ def test_initial_values(run, site):
     assert alt_of(picture) == f"{ALT} (slope: 5, word: b)"
 
 
+@pytest.mark.parametrize("site", [False, True])
+def test_a_button_moves_the_slider_that_play_names(run, site):
+    links = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module.widgets, "jslink", lambda *ends: links.append(ends))
+        (row, word), _ = run(
+            draw,
+            alt=ALT,
+            site=site,
+            play="slope",
+            slope=[1, 2, 5],
+            word=["a", "b"],
+            initial={"slope": 2},
+        )
+    button, slider = row.children
+    assert links == [((button, "value"), (slider, "index"))]
+    assert (button.min, button.value, button.max, button.step) == (0, 1, 2, 1)
+    assert not button.playing and not button.repeat and isinstance(word, ipywidgets.Dropdown)
+
+
 def test_labels_units_and_formats(run):
     (tokens, size), _ = run(
         lambda ax, n_tokens, size: None,
@@ -241,6 +261,11 @@ BAD_CALLS = {
     "unknown label": ({"a": [1, 2], "labels": {"b": "B"}}, "labels names 'b'"),
     "unknown initial": ({"a": [1, 2], "initial": {"b": 1}}, "initial names 'b'"),
     "initial not offered": ({"a": [1, 2], "initial": {"a": 3}}, r"initial\['a'\] is 3"),
+    "unknown slider to play": (
+        {"a": [1, 2], "play": "b"},
+        r"play names 'b'; the sliders are \['a'",
+    ),
+    "a menu to play": ({"a": ["x", "y"], "play": "a"}, r"play names 'a'; the sliders are \[\]"),
     "empty alt": ({"a": [1, 2], "alt": "  "}, "alt must say"),
     "no alt": ({"a": [1, 2], "alt": None}, "alt must say"),
 }

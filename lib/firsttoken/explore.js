@@ -1,5 +1,6 @@
 // A slider's handle has neither a name nor a readable value for a screen reader: copy both from
-// the label and the readout beside it, now and whenever they change.
+// the label and the readout beside it, now and whenever they change. A button that plays has only
+// an icon: name what it does next.
 (() => {
   if (window.firstTokenNamesSliders) return;
   window.firstTokenNamesSliders = true;
@@ -15,12 +16,17 @@
       set(handle, "aria-valuetext", readout.textContent);
       set(readout, "contenteditable", "false"); // typing there would change nothing
     }
+    for (const button of document.querySelectorAll(".ft-explore .widget-play button:first-child")) {
+      const name = button.querySelector(".fa-pause") ? "Pause" : "Play";
+      set(button, "aria-label", name);
+      set(button, "title", name);
+    }
   };
   new MutationObserver(nameHandles).observe(document.body, {
     subtree: true,
     childList: true,
     characterData: true,
-    attributeFilter: ["aria-valuetext"],
+    attributeFilter: ["aria-valuetext", "class"],
   });
   nameHandles();
 })();

@@ -25,6 +25,7 @@ from matplotlib.transforms import Bbox
 
 from firsttoken import plots
 
+_PLAY_MS = 1500  # long enough to read a frame's title
 _MAX_CONTROLS = 3
 _MAX_COMBINATIONS = 120  # each is a picture inside the page
 
@@ -39,6 +40,7 @@ def explore(
     alt: Alt,
     labels: Mapping[str, Label] | None = None,
     initial: Mapping[str, Any] | None = None,
+    play: str | None = None,
     **controls: Iterable,
 ) -> None:
     """Display a figure with one slider per list of numbers and one menu per list of words.
@@ -52,10 +54,11 @@ def explore(
     labels:  for a control its label, `"KV heads"`, or `("Context", "tokens")` with a unit, or
              `("Memory", function)` with a function from a value to its text.
     initial: the value of a control at the start; the first one unless given.
+    play:    the slider that a button beside it moves on by itself, every 1.5 seconds.
 
     Raises: ValueError for more than 3 controls or 120 combinations, a control that is empty,
-            unsorted, mixed or has a value twice, an unknown name, an unknown initial value, an
-            empty alt, or a `draw` that does not take the controls.
+            unsorted, mixed or has a value twice, an unknown name, an unknown initial value, a
+            `play` that names no slider, an empty alt, or a `draw` that does not take the controls.
 
     >>> def draw(ax, batch, dtype):
     ...     ax.bar(["cache"], [batch * {"bf16": 2, "int8": 1}[dtype]])
@@ -66,11 +69,15 @@ def explore(
     """
     _check_alt(alt)
     choices = _read_controls(controls, labels or {}, initial or {})
+    sliders = [control.name for control in choices if not isinstance(control.values[0], str)]
+    if play is not None and play not in sliders:
+        raise ValueError(f"play names {play!r}; the sliders are {sliders}")
     stage = _Stage(draw, alt, choices)
     inputs = [_input(control) for control in choices]
     on_site = os.environ.get("FIRSTTOKEN_SITE") == "1"
     picture = _prerendered(stage, choices, inputs) if on_site else _live(stage, inputs)
-    box = widgets.VBox([*inputs, picture])
+    rows = [_with_button(i) if c.name == play else i for c, i in zip(choices, inputs, strict=True)]
+    box = widgets.VBox([*rows, picture])
     box.add_class("ft-explore")
     display(box, HTML(_face()))
 
@@ -155,6 +162,15 @@ def _input(control: _Control) -> widgets.Widget:
         description=control.label,
         style={"description_width": "initial"},
     )
+
+
+def _with_button(slider: widgets.SelectionSlider) -> widgets.Widget:
+    """Return the slider behind a button that moves it, with a kernel or without."""
+    button = widgets.Play(
+        value=slider.index, max=len(slider.options) - 1, interval=_PLAY_MS, show_repeat=False
+    )
+    widgets.jslink((button, "value"), (slider, "index"))
+    return widgets.HBox([button, slider])
 
 
 class _Stage:

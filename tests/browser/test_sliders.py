@@ -162,6 +162,35 @@ def test_sliders_answer_to_touch(browser, address, path):
 
 
 @pytest.mark.parametrize("path", CONTENT or ["none"])
+def test_play_goes_on_pauses_and_begins_anew(browser, address, path):
+    """By key: the slider moves one value at a time, stays while paused, and starts over."""
+    with Visit(browser, address) as visit:
+        page = visit.open(path)
+        for row in page.locator(".ft-explore .widget-hbox:has(.widget-play)").all():
+            figure = page.locator(".ft-explore").filter(has=row)
+            button, handle = row.get_by_role("button"), row.locator(".noUi-handle")
+            handle.press("Home")
+            first = frame(figure)
+            button.focus()
+            expect(button).to_have_accessible_name("Play")
+            for value in "12":  # the second time it goes on from where it was
+                button.press("Enter")
+                expect(button).to_have_accessible_name("Pause")
+                expect(handle).to_have_attribute("aria-valuenow", f"{value}.0")
+                button.press("Enter")
+                expect(button).to_have_accessible_name("Play")
+                page.wait_for_timeout(2000)  # longer than a frame stands
+                expect(handle).to_have_attribute("aria-valuenow", f"{value}.0")
+                assert frame(figure) != first
+            handle.press("End")
+            frame(figure)
+            button.click()
+            expect(handle).to_have_attribute("aria-valuenow", "0.0")
+            assert frame(figure) == first
+            expect(handle).to_have_attribute("aria-valuenow", "1.0")
+
+
+@pytest.mark.parametrize("path", CONTENT or ["none"])
 def test_quizzes_answer_in_the_page(browser, address, path):
     """Without a kernel an answer still gets a reply."""
     with Visit(browser, address) as visit:
