@@ -26,8 +26,8 @@ def verify_batch(
 
     Shapes: target (B, γ+1, V); draft (B, γ, V); tokens (B, γ), integers; result (B, γ+1)
     Raises: ValueError for shapes that do not fit, -1 before a token, other ids outside the
-            vocabulary, a token that its law in `draft` never draws, and a row of `target` that has
-            to be drawn from and is no law.
+            vocabulary, a token that its law in `draft` never draws, chances of drafted tokens
+            that are none, and a row of either that decides what is drawn and is no law.
     Source: vLLM (vllm/v1/sample/rejection_sampler.py)
 
     >>> target = F.one_hot(torch.tensor([[1, 2, 7, 6], [4, 8, 0, 0]]), 10).double()
@@ -49,6 +49,9 @@ def verify_batch(
     q = torch.ones_like(p) if draft is None else draft.gather(2, at)[..., 0].double()
     if bool((drafted & (q == 0)).any()):
         raise ValueError("tokens hold one that its law in draft has with probability 0")
+    for name, chances in (("target", p), ("draft", q)):
+        if bool((drafted & ~((chances >= 0) & (chances <= 1 + 1e-3))).any()):
+            raise ValueError(f"{name} must hold laws: it gives a token no chance between 0 and 1")
 
     # With u from [0, 1) in float64, u < 0 is never true: what the target excludes is rejected.
     u = torch.rand(p.shape, generator=rng, dtype=torch.float64, device=rng.device).to(p.device)
@@ -58,11 +61,11 @@ def verify_batch(
 
     rows = torch.arange(n_rows, device=target.device)
     law = target[rows, n_kept].double()  # (B, V): of the one token that is drawn
-    if not bool(((law >= 0).all(dim=1) & ((law.sum(dim=1) - 1).abs() <= 1e-3)).all()):
-        raise ValueError("target must hold a law per row: numbers from 0 that sum to 1")
+    _check_laws("target", law)
     if gamma:
         first = n_kept.clamp(max=gamma - 1)  # of the rejected token; unused where there is none
         supplied = F.one_hot(at[rows, first, 0], n_vocab) if draft is None else draft[rows, first]
+        _check_laws("draft", supplied[rejected])
         excess = (law - supplied.double()).clamp(min=0)
         # Where nothing is missing but for rounding, any law of the target's tokens will do.
         law = torch.where((rejected & (excess.sum(dim=1) > 0))[:, None], excess, law)
@@ -80,6 +83,11 @@ def _exponential_race(weights: Tensor, rng: torch.Generator) -> Tensor:
     times = noise.exponential_(generator=rng).to(weights.device)
     scaled = weights / weights.amax(dim=1, keepdim=True)
     return torch.where(scaled > 0, times / scaled, torch.inf).argmin(dim=1)
+
+
+def _check_laws(name: str, laws: Tensor) -> None:
+    if not bool(((laws >= 0).all(dim=1) & ((laws.sum(dim=1) - 1).abs() <= 1e-3)).all()):
+        raise ValueError(f"{name} must hold a law per row: numbers from 0 that sum to 1")
 
 
 def _checked_shape(target: Tensor, draft: Tensor | None, tokens: Tensor) -> tuple[int, int, int]:
