@@ -94,7 +94,7 @@ class Lives(RuleBasedStateMachine):
     )
     def start(self, n_blocks, block_size, max_batch, token_budget, caching):
         self.engine = self.engine_class(
-            CHAIN, n_blocks, block_size, max_batch, token_budget, caching
+            CHAIN, n_blocks, block_size, max_batch, token_budget, prefix_caching=caching
         )
         self.steps = record_steps(self.engine)
         self.wanted, self.live, self.done, self.n_aborted = {}, set(), {}, 0
@@ -223,8 +223,8 @@ class Backwards(Engine):
     Then a text may read a reused block that is only filled later in the same pass.
     """
 
-    def __init__(self, model, *args):
-        super().__init__(LastFirst(), *args)
+    def __init__(self, model, *args, **named):
+        super().__init__(LastFirst(), *args, **named)
 
 
 class LastFirst(Chain):
@@ -240,7 +240,8 @@ ONE_FAILURE = {"n": 300, "phases": [Phase.generate], "report_multiple_bugs": Fal
     "flawed", [OneRandomStream, OneSampler, NothingFreed, TokensLost, Backwards]
 )
 def test_lives_expose_a_flawed_engine(flawed):
-    with pytest.raises(AssertionError):
+    # ValueError: a life that failed is run to its end, where the pool may refuse what was not freed
+    with pytest.raises((AssertionError, ValueError)):
         run_lives(flawed, **ONE_FAILURE)
 
 

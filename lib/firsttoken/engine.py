@@ -98,6 +98,7 @@ class Engine:
         block_size: int = 16,
         max_batch: int = 16,
         token_budget: int | None = None,
+        *,
         prefix_caching: bool = False,
         tokenizer: Tokenizer | None = None,
         on_step: Callable[[StepRecord], object] | None = None,
