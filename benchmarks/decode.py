@@ -7,8 +7,6 @@ times; what counts is the ratio of medians within this one run.
 """
 
 import json
-import platform
-import re
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from firsttoken.generate import generate
 from firsttoken.llama import data_path, load_model
+from firsttoken.measure import processor
 from firsttoken.sampling import SamplingParams
 from firsttoken.tokenizer import tokenizer
 
@@ -57,13 +56,6 @@ def parity(prompt: list[int]) -> dict[str, float]:
         backend: float(np.abs(np.asarray(load_model("target", backend)([prompt])) - expected).max())
         for backend in ("numpy", "torch")
     }
-
-
-def processor() -> str:
-    """The processor's name where Linux tells it, else its architecture."""
-    info = Path("/proc/cpuinfo")
-    names = re.findall(r"model name\s*: (.+)", info.read_text()) if info.exists() else []
-    return names[0] if names else platform.machine()
 
 
 def main() -> None:

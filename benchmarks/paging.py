@@ -1,6 +1,7 @@
 """Cost of reading keys and values through a block table, against dense decode attention.
 
-    python benchmarks/paging.py            # prints a table and writes benchmarks/paging.json
+    python benchmarks/paging.py                 # prints a table, writes benchmarks/paging.json
+    python benchmarks/paging.py --out mine.json # writes mine.json
 
 Every sequence has one new query. Its blocks lie in random order in a pool that is twice as large
 as needed. The programs run in turn, many times; what counts is the ratio of their fastest runs
@@ -9,6 +10,7 @@ within this one run, since a busy machine stretches the others.
 paging_amd-epyc.json is what the same program wrote on another machine.
 """
 
+import argparse
 import json
 import os
 import platform
@@ -22,10 +24,10 @@ from pathlib import Path
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
 
 import numpy as np
-from decode import processor
 from tqdm import tqdm
 
 from firsttoken.attention import attention
+from firsttoken.measure import commit, processor
 from firsttoken.paging import paged_attention
 
 # Name: sequences, query heads, KV heads, head size, context
@@ -79,12 +81,17 @@ def measure(shape: tuple[int, ...]) -> dict:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
+    options = parser.parse_args()
     load = os.getloadavg()[0]
     results = {name: measure(shape) for name, shape in SHAPES.items()}
     report = {
         "rounds": ROUNDS,
         "results": results,
         "measured": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "seed": 0,
+        "commit": commit(),
         "machine": f"{processor()}, 1 thread",
         "load_average_before": round(load, 2),
         "versions": {"python": platform.python_version(), "numpy": version("numpy")},
@@ -95,7 +102,7 @@ def main() -> None:
         for form in FORMS:
             times = (result["times_dense"][f"{form} {size}"] for size in BLOCK_SIZES)
             print(f"  {form:10s}" + "".join(f"{ratio:8.2f}" for ratio in times))
-    Path(__file__).with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+    options.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from decode import processor
 from tqdm import tqdm
 from transformers.generation import logits_process
 
 from firsttoken import sampling, sampling_torch
+from firsttoken.measure import processor
 
 BATCH, VOCABULARIES, ROUNDS = 64, (32_000, 128_256), 7  # Llama 2's and Llama 3's vocabulary
 FOUR = {"temperature": 0.8, "min_p": 0.05, "top_k": 50, "top_p": 0.95}

@@ -10,8 +10,8 @@ requests in turn, several times; what counts is the median.
 
 import json
 import platform
-import re
 import time
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from firsttoken.architectures import ARCHITECTURES
 from firsttoken.batching import poisson_trace, simulate
 from firsttoken.hardware import ACCELERATORS
 from firsttoken.kv_cache import kv_cache_bytes
+from firsttoken.measure import commit, processor
 from firsttoken.paging import BlockPool
 
 N_PROMPT, N_OUTPUT, MAX_BATCH, LOAD = 512, 128, 64, 0.7
@@ -61,13 +62,6 @@ def capacity() -> float:
     return len(times) / 2 / (high - low) / N_OUTPUT
 
 
-def processor() -> str:
-    """The processor's name where Linux tells it, else its architecture."""
-    info = Path("/proc/cpuinfo")
-    names = re.findall(r"model name\s*: (.+)", info.read_text()) if info.exists() else []
-    return names[0] if names else platform.machine()
-
-
 def main() -> None:
     rate = LOAD * capacity()
     requests = poisson_trace(rate, N_REQUESTS, np.random.default_rng(0), N_PROMPT, N_OUTPUT)
@@ -97,6 +91,9 @@ def main() -> None:
         "rounds": ROUNDS,
         "requests_per_s": {name: round(per_s) for name, per_s in speed.items()},
         "steps_per_request": {name: round(n / N_REQUESTS, 3) for name, n in n_steps.items()},
+        "seed": 0,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
         "machine": processor(),
         "versions": {"python": platform.python_version(), "numpy": version("numpy")},
     }

@@ -1,6 +1,7 @@
 """Speculative decoding with the shipped pair, against the fastest plain loop.
 
     python benchmarks/speculative.py        # prints tables and writes benchmarks/speculative.json
+    python benchmarks/speculative.py --rounds 1 --out mine.json    # shorter, and writes mine.json
 
 Plain decoding with both backends, drafts of 1 to 8 tokens by the shipped draft, the same with a
 draft that stops when it is unsure, and prompt lookup continue the same places of the held-out
@@ -12,6 +13,7 @@ Then the passes inside the loops are timed one by one: what a step of the draft 
 speculative_amd-epyc.json is what the same program wrote on another machine.
 """
 
+import argparse
 import json
 import os
 import time
@@ -22,16 +24,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from decode import processor
 from tqdm import tqdm
 
 from firsttoken.generate import Generation, generate, prompt_lookup, speculative_generate
 from firsttoken.llama import data_path, load_model
+from firsttoken.measure import commit, processor
 from firsttoken.sampling import SamplingParams
 from firsttoken.speculative import acceptance_by_position, expected_tokens, speedup
 from firsttoken.tokenizer import tokenizer
 
-TEMPERATURES, GAMMAS, ROUNDS = (0.0, 0.7, 1.0), (1, 2, 3, 4, 5, 6, 7, 8), 5
+TEMPERATURES, GAMMAS = (0.0, 0.7, 1.0), (1, 2, 3, 4, 5, 6, 7, 8)
 SURE = 0.4  # below this probability of its token, an unsure draft stops
 N_PLACES, N_PROMPT, N_NEW = 6, 64, 128
 
@@ -59,16 +61,17 @@ def look_up(ids: list[int], n: int) -> list[int]:
     return prompt_lookup(ids, 3, n)
 
 
-def race(prompts: list[list[int]], temperature: float) -> tuple[dict, dict]:
+def race(prompts: list[list[int]], temperature: float, n_rounds: int) -> tuple[dict, dict]:
     """Return, by candidate: seconds (rounds, places), and what was generated."""
     models = {b: load_model("target", b) for b in ("numpy", "torch")}
     candidates = {("plain", backend): (model, None) for backend, model in models.items()}
     candidates |= {("draft", gamma): (models["numpy"], load_model("draft")) for gamma in GAMMAS}
     candidates |= {("sure", gamma): candidates["draft", gamma] for gamma in GAMMAS[1:]}
     candidates |= {("lookup", gamma): (models["numpy"], look_up) for gamma in GAMMAS}
-    seconds = {name: np.zeros((ROUNDS, len(prompts))) for name in candidates}
+    seconds = {name: np.zeros((n_rounds, len(prompts))) for name in candidates}
     texts: dict[tuple, list[Generation]] = defaultdict(list)
-    for at in tqdm(np.ndindex(ROUNDS, len(prompts)), f"T {temperature}", ROUNDS * len(prompts)):
+    places = np.ndindex(n_rounds, len(prompts))
+    for at in tqdm(places, f"T {temperature}", n_rounds * len(prompts)):
         params = SamplingParams(temperature, max_tokens=N_NEW, seed=at[0])
         for name, (model, draft) in candidates.items():
             start = time.perf_counter()
@@ -111,9 +114,9 @@ def costs(prompts: list[list[int]], temperature: float) -> dict:
     }
 
 
-def compare(prompts: list[list[int]], temperature: float) -> dict:
+def compare(prompts: list[list[int]], temperature: float, n_rounds: int) -> dict:
     """Measure everything at one temperature."""
-    seconds, texts = race(prompts, temperature)
+    seconds, texts = race(prompts, temperature, n_rounds)
     cost = costs(prompts, temperature)
     plain = min(
         (name for name in seconds if name[0] == "plain"), key=lambda n: np.median(seconds[n])
@@ -159,11 +162,16 @@ def compare(prompts: list[list[int]], temperature: float) -> dict:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5, help="how often each text is written")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
+    options = parser.parse_args()
+    started_at = commit()  # the code that runs, whatever is committed meanwhile
     busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     ids = tokenizer().encode(data_path("heldout.txt").read_text(encoding="utf-8"))
     starts = np.linspace(0, len(ids) - N_PROMPT, N_PLACES, dtype=int).tolist()
     prompts = [ids[start : start + N_PROMPT] for start in starts]
-    results = {temperature: compare(prompts, temperature) for temperature in TEMPERATURES}
+    results = {t: compare(prompts, t, options.rounds) for t in TEMPERATURES}
     for temperature, r in results.items():
         print(f"\ntemperature {temperature}: plain {r['plain_ms_per_token']} ms per token")
         print(f"  draft step {r['cost_ratio']:.2f} of the target's; alpha {r['alpha']:.3f}, by")
@@ -177,10 +185,12 @@ def main() -> None:
                 f" {r['sure'].get(gamma, row)['speedup']:7.2f} {r['lookup'][gamma]['speedup']:7.2f}"
             )
     report = {
-        "tokens": {"places": starts, "prompt": N_PROMPT, "new": N_NEW, "rounds": ROUNDS},
+        "tokens": {"places": starts, "prompt": N_PROMPT, "new": N_NEW, "rounds": options.rounds},
         "min_confidence": SURE,
         "temperatures": results,
         "provenance": {
+            "commit": started_at,
+            "seeds": f"0 to {options.rounds - 1}, one per round",
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": f"{processor()}, {torch.get_num_threads()} threads",
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
@@ -188,7 +198,7 @@ def main() -> None:
             "versions": {name: version(name) for name in ("numpy", "torch")},
         },
     }
-    Path(__file__).with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+    options.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

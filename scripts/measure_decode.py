@@ -14,7 +14,6 @@ import json
 import math
 import platform
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -29,6 +28,7 @@ from firsttoken.measure import (
     DecodePoint,
     MachineProfile,
     Rung,
+    commit,
     decode_times,
     drift,
     ladder,
@@ -41,17 +41,6 @@ SEED = 0
 MAX_DRIFT = 0.10
 HELD_OUT = Architecture("held out", 8, 1024, 8, 2, 128, 2816, 49_152, tied_embeddings=True)
 """A model that the way of predicting was not tried on while it was worked out."""
-
-
-def commit() -> str:
-    """Return the commit of this tree, marked where files differ from it; "" outside of git."""
-    said = subprocess.run(
-        ["git", "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    return said.stdout.strip()
 
 
 def steps_of(arch: Architecture, profile: MachineProfile, points: list[DecodePoint]) -> dict:

@@ -16,7 +16,6 @@ import json
 import os
 import platform
 import re
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -38,7 +37,7 @@ from firsttoken.engine import (
 )
 from firsttoken.generate import generate
 from firsttoken.llama import data_path, load_model
-from firsttoken.measure import processor
+from firsttoken.measure import commit, processor
 from firsttoken.metrics import RequestTrace, summarize
 from firsttoken.paging import BlockPool
 from firsttoken.sampling import SamplingParams, softmax
@@ -279,12 +278,6 @@ def seeds_that_flip(model, ids: list[int], n_prompts: int, n_seeds: int) -> dict
             }
         prompts.append({"start": int(start), "end": int(start) + 64, "flips": flips})
     return {"n_seeds": n_seeds, "prompts": prompts}
-
-
-def commit() -> str:
-    """Return the commit of this tree, marked where files differ from it; "" outside of git."""
-    command = ["git", "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
 
 def main() -> None:

@@ -18,7 +18,6 @@ import itertools
 import json
 import platform
 import random
-import subprocess
 import textwrap
 import tokenize
 from collections.abc import Callable
@@ -31,6 +30,7 @@ import numpy as np
 from tqdm import tqdm
 
 from firsttoken.llama import data_path, load_model
+from firsttoken.measure import commit
 from firsttoken.sampling import SamplingParams
 from firsttoken.search import (
     beam_search,
@@ -188,12 +188,6 @@ def paired(rows: list[list[float]], greedy: list[list[bool]]) -> dict:
     """Return mean and standard error of the differences from greedy choice, task by task."""
     found = summary(np.subtract(rows, greedy, dtype=float).tolist())
     return {"minus_greedy": found["accuracy"], "minus_greedy_error": found["standard_error"]}
-
-
-def commit() -> str:
-    """Return the commit of this tree, marked where files differ from it; "" outside of git."""
-    command = ["git", "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
 
 def main() -> None:

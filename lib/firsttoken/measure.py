@@ -15,6 +15,7 @@ import os
 import platform
 import re
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -805,6 +806,17 @@ def processor() -> str:
     info = Path("/proc/cpuinfo")
     names = re.findall(r"model name\s*: (.+)", info.read_text()) if info.exists() else []
     return names[0].strip() if names else platform.processor() or platform.machine()
+
+
+def commit() -> str:
+    """Return the commit of this tree, marked where files differ from it; "" outside of git."""
+    command = ["git", "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]
+    here = Path(__file__).parent
+    try:
+        said = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # no git
+        return ""
+    return said.stdout.strip()
 
 
 def _memory_bytes(device: str) -> float:
