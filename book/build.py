@@ -38,7 +38,9 @@ def main() -> int:
     command = [jupyter_book, "build", ".", "-W", "-n", "--keep-going"]
     command += ["--toc", "book/_toc.yml", "--config", str(CONFIG.relative_to(ROOT))]
     # Kernels must find this interpreter's packages, and explore() must draw for the site.
-    environment = {**os.environ, "FIRSTTOKEN_SITE": "1", "PYTHONHASHSEED": "0"}
+    # One thread: beside other programs, several wait for each other a hundred times as long.
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, "FIRSTTOKEN_SITE": "1"}
+    environment["PYTHONHASHSEED"] = "0"
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 

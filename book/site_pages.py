@@ -234,7 +234,9 @@ def slider_figure(state: Mapping[str, dict], model_id: str) -> SliderFigure | No
     box = read(model_id)
     if "ft-explore" not in box.get("_dom_classes", []):
         return None
-    *inputs, picture = (read(child) for child in box["children"])
+    *rows, picture = (read(child) for child in box["children"])
+    # A button that plays stands before its slider.
+    inputs = [read(row["children"][-1]) if "children" in row else row for row in rows]
     while "children" in picture:  # stacks of pictures, one in the other
         picture = read(picture["children"][picture["selected_index"]])
     shown = html.unescape(re.search(r'aria-label="([^"]*)"', picture["value"])[1])

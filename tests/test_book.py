@@ -122,7 +122,7 @@ def test_index_says_what_explore_shows(monkeypatch, alt):
     labels = {"context": ("Context", "tokens"), "dtype": "Format"}
     start = {"batch": 4, "dtype": "int4"}
     state, model_id = explored(
-        monkeypatch, draw_line, alt=alt, labels=labels, initial=start, **CONTROLS
+        monkeypatch, draw_line, alt=alt, labels=labels, initial=start, play="context", **CONTROLS
     )
     text = alt(batch=4) if callable(alt) else alt
     controls = ("batch, 1 to 4", "Context, 256 tokens to 1,024 tokens", "Format, 3 to choose from")

@@ -4,11 +4,12 @@ import gzip
 import json
 import re
 import statistics
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from browser.visit import CONTENT, SITE, Visit
+from browser.visit import CONTENT, ROOT, SITE, Visit
 
 MAX_FIGURE_BYTES = 150_000  # of one slider figure, after gzip
 # From the key press to the first frame that shows another picture, in milliseconds.
@@ -166,7 +167,11 @@ def test_play_goes_on_pauses_and_begins_anew(browser, address, path):
     """By key: the slider moves one value at a time, stays while paused, and starts over."""
     with Visit(browser, address) as visit:
         page = visit.open(path)
-        for row in page.locator(".ft-explore .widget-hbox:has(.widget-play)").all():
+        rows = page.locator(".ft-explore .widget-hbox:has(.widget-play)").all()
+        notebook = ROOT / Path(path).with_suffix(".ipynb")
+        asked = notebook.exists() and 'play=\\"' in notebook.read_text("utf-8")
+        assert bool(rows) == asked
+        for row in rows:
             figure = page.locator(".ft-explore").filter(has=row)
             button, handle = row.get_by_role("button"), row.locator(".noUi-handle")
             handle.press("Home")
