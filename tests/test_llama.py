@@ -208,6 +208,20 @@ def test_a_ragged_pass_of_the_shipped_model():
         assert (got.argmax(-1) == alone.argmax(-1)).all()
 
 
+@pytest.mark.parametrize("n_rows", [1, 2, 7, 8, 20])
+@pytest.mark.parametrize("shape", [(48, 24), (128, 24)])  # in panels of 64, and in one
+def test_products_of_a_few_rows(n_rows, shape):
+    """As NumPy's; of up to seven rows, each has the bits that it has alone."""
+    rng = np.random.default_rng(0)
+    weights, x = (rng.normal(size=s).astype(np.float32) for s in (shape, (n_rows, shape[1])))
+    matrix = llama._Matrix(weights)
+    together = x @ matrix
+    assert np.allclose(together, x @ weights.T, atol=1e-5)
+    assert together.shape == (n_rows, shape[0])
+    if n_rows <= 7:
+        assert (together == [(row @ matrix) for row in x]).all()
+
+
 def test_attention_across_sequences_would_show(models):
     """As if the tokens of all were one text."""
     model = models["numpy"]

@@ -22,11 +22,13 @@ class _Matrix:
 
     A pass over one token and a pass over a few read the same weights, and should take about as
     long. NumPy's product of a few rows does so only where each stretch of columns lies in one
-    piece of memory; else it jumps from row to row, or first copies the weights.
+    piece of memory; else it jumps from row to row, or first copies the weights. And some
+    processors spend longer on preparing the product of a few rows than on the rows one by one,
+    the second of which finds the panel in the cache.
     """
 
     __array_ufunc__ = None  # so that NumPy leaves `array @ matrix` to this class
-    width = 64
+    width, few = 64, 7
 
     def __init__(self, transposed: Array):
         n_out, n_in = transposed.shape
@@ -37,8 +39,11 @@ class _Matrix:
 
     def __rmatmul__(self, x: Array) -> Array:
         rows = x.reshape(-1, x.shape[-1])
-        product = (rows @ self.panels).swapaxes(0, 1)  # [rows, out / width, width]
-        return product.reshape(*x.shape[:-1], -1)
+        if len(rows) <= self.few:
+            product = (rows[:, None] @ self.panels[:, None])[:, :, 0]
+        else:
+            product = rows @ self.panels  # [out / width, rows, width]
+        return product.swapaxes(0, 1).reshape(*x.shape[:-1], -1)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.concatenate(self.panels, axis=1, dtype=dtype)
