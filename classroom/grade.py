@@ -24,7 +24,7 @@ import warnings
 from pathlib import Path
 
 import nbformat
-from execute import executed
+from execute import PASSING, executed
 from marking import (
     as_text,
     closed,
@@ -38,7 +38,7 @@ from marking import (
     prepared,
     release,
 )
-from nbformat.v4 import new_markdown_cell
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps import NbGraderAPI
 from nbgrader.preprocessors import SaveCells
@@ -53,6 +53,7 @@ MAX_FILE = 20 * 2**20  # bytes of a submitted notebook
 MAX_CELLS = 1000
 MAX_SAID = 20  # reasons on one page
 STUDENT_ID = re.compile(r"[A-Za-z0-9][\w.@-]{0,63}", re.ASCII)
+MAKE = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}
 
 
 class Unreadable(Exception):
@@ -64,22 +65,26 @@ def content(path: Path, limit: int = MAX_FILE) -> bytes:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise Unreadable(f"{path.name} cannot be opened: {error.strerror}") from None
-    with os.fdopen(handle, "rb") as file:
+        raise Unreadable(f"{shown(path.name)} cannot be opened: {error.strerror}") from None
+    try:
         status = os.fstat(handle)
+        # Before it becomes a file of Python's: a folder cannot.
         if not stat.S_ISREG(status.st_mode):
-            raise Unreadable(f"{path.name} is no plain file")
+            raise Unreadable(f"{shown(path.name)} is no plain file")
         if status.st_size > limit:
-            raise Unreadable(f"{path.name} has {status.st_size} bytes, more than {limit}")
-        return file.read(limit)
+            raise Unreadable(f"{shown(path.name)} has {status.st_size} bytes, more than {limit}")
+        with open(handle, "rb", closefd=False) as file:
+            return file.read(limit)
+    finally:
+        os.close(handle)
 
 
-def submitted(folder: Path, topic: str) -> bytes:
-    """Return the bytes of TOPIC.ipynb in a folder STUDENT/TOPIC."""
+def chosen(folder: Path, topic: str) -> Path:
+    """Return which file of a folder STUDENT/TOPIC is read: TOPIC.ipynb, or its only notebook."""
     path = folder / f"{topic}.ipynb"
     for part in (folder.parent, folder, path):
         if part.is_symlink():
-            raise Unreadable(f"{part.name} is a symbolic link")
+            raise Unreadable(f"{shown(part.name)} is a symbolic link")
     if not path.exists():
         # A browser that downloads it once more names it `topic (1).ipynb`.
         others = sorted(folder.glob("*.ipynb"))
@@ -87,7 +92,7 @@ def submitted(folder: Path, topic: str) -> bytes:
             found = [other.name for other in others] or "no notebook at all"
             raise Unreadable(f"there is no {topic}.ipynb, but {found}")
         path = others[0]
-    return content(path)
+    return path
 
 
 def beside(folder: Path, topic: str) -> list[str]:
@@ -97,21 +102,38 @@ def beside(folder: Path, topic: str) -> list[str]:
     return sorted(path.name for path in folder.glob("*.ipynb") if path.stem != topic)
 
 
+def taken(cell: dict) -> nbformat.NotebookNode:
+    """Return a cell made anew of what grading reads, its text and its mark."""
+    source = cell["source"]
+    marked = cell["metadata"].get("nbgrader")
+    grade_id = marked.get("grade_id") if isinstance(marked, dict) else None
+    found = {"nbgrader": {"grade_id": grade_id}} if isinstance(grade_id, str) else {}
+    text = "".join(source) if isinstance(source, list) else source
+    return MAKE[cell["cell_type"]](text, metadata=nbformat.from_dict(found))
+
+
 def parsed(data: bytes) -> nbformat.NotebookNode:
-    """Return the notebook in a submitted file."""
+    """Return the cells in a submitted file.
+
+    All else in it is left alone: to validate what a student can make long takes minutes.
+    """
     if not data.strip():
         raise Unreadable("the file is empty")
     try:
-        json.dumps(json.loads(data), ensure_ascii=False).encode()
+        found = json.loads(data)
+        json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise Unreadable("the file is no notebook: it is not JSON") from None
+    cells = found.get("cells") if isinstance(found, dict) else None
+    if not isinstance(cells, list):
+        said = "it has no list of cells, as notebooks of format 4 have"
+        raise Unreadable(f"the file is no valid notebook: {said}")
+    if len(cells) > MAX_CELLS:
+        raise Unreadable(f"the notebook has {len(cells)} cells, more than {MAX_CELLS}")
     try:
-        notebook = nbformat.reads(data.decode("utf-8-sig"), as_version=4)
-        nbformat.validate(notebook)
-    except Exception as error:  # whatever a malformed notebook does to the parser
+        notebook = nbformat.from_dict({"cells": [taken(cell) for cell in cells]})
+    except Exception as error:  # whatever stands there in place of a cell
         raise Unreadable(f"the file is no valid notebook: {type(error).__name__}") from None
-    if len(notebook.cells) > MAX_CELLS:
-        raise Unreadable(f"the notebook has {len(notebook.cells)} cells, more than {MAX_CELLS}")
     if not any(mark(cell) for cell in notebook.cells):
         raise Unreadable("no cell has its mark: was it exported or pasted into a new notebook?")
     return notebook
@@ -136,14 +158,16 @@ def register(url: str, topic: str, source: nbformat.NotebookNode) -> None:
 def untouched(source: nbformat.NotebookNode, notebook: nbformat.NotebookNode) -> set[str]:
     """Return the explanations that stand as they were handed out."""
     given = {mark(c)["grade_id"]: c.source for c in release(source).cells if is_explanation(c)}
-    # An explanation below its cell, and not in it, is written all the same.
+    # An explanation below its cell, and not in it, is written all the same: as text anywhere,
+    # behind the last test also as a comment in code.
     ours = {cell.source for cell in source.cells}
+    last = max((k for k, cell in enumerate(notebook.cells) if is_test(cell)), default=0)
     written = any(
-        cell.cell_type == "markdown"
+        (cell.cell_type == "markdown" or k > last)
         and not mark(cell)
         and cell.source.strip()
         and cell.source not in ours
-        for cell in notebook.cells
+        for k, cell in enumerate(notebook.cells)
     )
     if written:
         return set()
@@ -179,8 +203,11 @@ def graded(course: Path, url: str, student: str, topic: str, limits: Limits) -> 
     row.maximum = {mark(c)["grade_id"]: mark(c)["points"] for c in tests}
     timestamp, others = None, []
     try:
-        notebook, row.reasons, row.notes = prepared(source, parsed(submitted(folder, topic)))
+        path = chosen(folder, topic)
+        notebook, row.reasons, row.notes = prepared(source, parsed(content(path)))
         others = beside(folder, topic)
+        if path.stem != topic:
+            row.notes.append(f"`{shown(path.name)}` was read: there is no {topic}.ipynb")
         with contextlib.suppress(Unreadable, ValueError, OverflowError):
             text = content(folder / "timestamp.txt", 100).decode().strip()
             if re.fullmatch(r"[\d-]+ [\d:.]+ \w+", text):
@@ -218,17 +245,25 @@ def fingerprint(course: Path, student: str, topic: str) -> str:
     digest = hashlib.sha256((sources(course, topic) / f"{topic}.ipynb").read_bytes())
     folder = course / "submitted" / student / topic
     try:
-        digest.update(submitted(folder, topic))
-        digest.update(repr(beside(folder, topic)).encode())
+        path = chosen(folder, topic)
+        digest.update(content(path))
+        # The report names these files, so its words must not outlive them.
+        digest.update(repr([path.name, *beside(folder, topic)]).encode())
     except Unreadable as unreadable:
         digest.update(str(unreadable).encode())
     return digest.hexdigest()
 
 
-def known(url: str, student: str, topic: str) -> bool:
-    """Return whether the gradebook has the submission: a teacher may have begun a new one."""
+def settled(url: str, row: Row) -> bool:
+    """Return whether a row of the last run still holds for work that has not changed.
+
+    It does not if the teacher has begun a new gradebook, nor if a test could not be run for a cause
+    that may have passed, as a busy machine, and no person has graded the submission since.
+    """
+    passing = None in row.questions.values() and any(map(PASSING.search, row.reasons))
     with Gradebook(url) as gradebook, contextlib.suppress(MissingEntry):
-        return bool(gradebook.find_submission(topic, student))
+        submission = gradebook.find_submission(row.topic, row.student)
+        return not (passing and submission.needs_manual_grade)
     return False
 
 
@@ -367,10 +402,10 @@ def one(course: Path, url: str, student: str, topic: str, limits: Limits, before
         return Row(shown(student), topic, "needs review", reasons=[reason])
     if not os.path.lexists(course / "submitted" / student / topic):
         return Row(student, topic, "not submitted")
-    now = fingerprint(course, student, topic)
-    if before.get("fingerprint") == now and known(url, student, topic):
-        return Row(**before)
     try:
+        now = fingerprint(course, student, topic)
+        if before.get("fingerprint") == now and settled(url, row := Row(**before)):
+            return row
         row = graded(course, url, student, topic, limits)
     except Exception as error:  # a fault of ours must not stop the class
         row = Row(student, topic, "needs review", reasons=[f"the grader failed: {error!r}"])

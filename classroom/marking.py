@@ -4,6 +4,7 @@ A graded cell with code is a test cell: it gives all of its points or none, by w
 A graded cell with text is an explanation, which a person reads.
 """
 
+import ast
 import builtins
 import contextlib
 import copy
@@ -23,6 +24,7 @@ from nbgrader.preprocessors import (
 # Of what a student wrote, in characters: some texts take a page's maker quadratic time.
 MAX_SHOWN = {"markdown": 20_000, "code": 100_000}
 MIN_SECRET = 10  # characters of a line; shorter ones stand in other code by chance
+MAX_STRETCH = 4  # times as long as handed out, a cell may still be the same in another layout
 
 
 def mark(cell) -> dict:
@@ -92,6 +94,18 @@ def lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip().splitlines()]
 
 
+def same(cell, given) -> bool:
+    """Return whether a submitted cell says what was handed out, whatever a formatter did to it."""
+    if cell.cell_type != given.cell_type:
+        return False
+    if lines(cell.source) == lines(given.source):
+        return True
+    if cell.cell_type == "code" and len(cell.source) <= MAX_STRETCH * len(given.source):
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            return ast.dump(ast.parse(cell.source)) == ast.dump(ast.parse(given.source))
+    return False
+
+
 MAGIC = re.compile(r"^[ \t]*[%!].*", re.M)
 BINDS = re.compile(r"\b(?:def|class)\s+(\w+)|\b(\w+)\s*(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")
 SETS = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(?:\.\w+)+\s*(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")
@@ -123,13 +137,41 @@ def names(source: str, imports: bool = False) -> set[str]:
     return found
 
 
+def used(test: str) -> set[str]:
+    """Return the names that a test takes from outside; not those that its functions bind."""
+    found, tables = set(), [symtable.symtable(test, "", "exec")]
+    while tables:
+        table = tables.pop()
+        top = table.get_type() == "module"
+        found |= {s.get_name() for s in table.get_symbols() if top or s.is_global()}
+        tables += table.get_children()
+    return found
+
+
+def plain(source: str, given: frozenset[str]) -> str:
+    """Return code in one layout, without comments and the statements in `given`.
+
+    What is no plain Python, as code with magics, stays as it is.
+    """
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        said = map(ast.unparse, ast.parse(source).body)
+        return "\n".join(line for line in said if line not in given)
+    return source
+
+
 ODD = re.compile(
     r"_getframe|f_locals|f_globals|f_back|tb_frame|get_ipython|InteractiveShell|ipykernel"
     r"|\b(?:globals|locals|vars)\(|__globals__|__closure__|(?<![\w.])(?<!def )(?:eval|exec)\("
-    r"|builtins|ctypes|\b(?:import|from) [\w., ]{0,80}\b(?:inspect|gc)\b|\b(?:inspect|gc)\.[a-z]"
-    r"|sys\.modules"
-    r"|from sys import|\bimport_module\b|__import__|__main__|__code__|settrace|setprofile|setattr"
-    r"|firsttoken\.assignments|import assignments"
+    r"|builtins|ctypes|\b(?:import|from) [\w., ]{0,80}\b(?:inspect\b|gc(?=\s+(?:as|import)\b))"
+    r"|\binspect\.[a-z]|\bgc\.(?!collect\b)[a-z]|\bget_(?:objects|referr)"
+    r"|sys\.modules|sys\.monitoring|from sys import(?! (?:getsizeof|maxsize)\s*$)"
+    r"|\bimport_module\b|__import__|__main__|__code__|co_consts|settrace|setprofile|setattr"
+    r"|(?:extract|walk|format|print)_stack|StackSummary|_current_frames|linecache"
+    r"|(?:firsttoken\s*)?\.\s*assignments\b"
+    r"|\bimport\b[\w\t .,]{0,80}(?:[(\\][\w\s.,]{0,200})?\bassignments\b"
+    r"|ast_transformers|load_ipython_extension|load_ext(?! autoreload)"
+    r"|(?:^|=)[ \t]*%{1,2}(?:run\b|config (?!InlineBackend)|alias|macro|pdb|reset)",
+    re.M,
 )
 # What a text may say of these words without using them.
 PLAIN = re.compile(r"^ *#[^\"'\r\n]*$|^if __name__ == [\"']__main__[\"']:", re.M)
@@ -137,23 +179,25 @@ PLAIN = re.compile(r"^ *#[^\"'\r\n]*$|^if __name__ == [\"']__main__[\"']:", re.M
 
 def oddities(source: nbformat.NotebookNode, notebook: nbformat.NotebookNode) -> list[str]:
     """Return what the student's code does that can change the tests or look into them."""
-    tests = "\n".join(c.source for c in source.cells if is_test(c))
+    tests = [c for c in source.cells if is_test(c)]
     last = max((k for k, c in enumerate(source.cells) if is_test(c)), default=0)
     locked = [c for c in source.cells[:last] if mark(c).get("locked") and c.cell_type == "code"]
-    ours = set(dir(builtins)).union(
-        *(names(c.source, imports=True) for c in locked if not is_test(c))
-    )
-    ours &= set(re.findall(r"\w+", tests))
+    setup = [c for c in locked if not is_test(c)]
+    ours = set(dir(builtins)).union(*(names(c.source, imports=True) for c in setup))
+    ours &= set().union(*(used(c.source) for c in tests))
     tasks = [c for c in source.cells if mark(c).get("solution") and c.cell_type == "code"]
     ours -= set().union(*(names(c.source) for c in tasks))
+    # To run a line of the setup once more changes nothing.
+    given = frozenset(ast.unparse(line) for c in setup for line in ast.parse(c.source).body)
     theirs = [c for c in notebook.cells if c.cell_type == "code" and not mark(c).get("locked")]
     if (size := sum(len(cell.source) for cell in theirs)) > MAX_SHOWN["code"]:
         return [f"the code has {size} characters, more than a page shows: read the submitted file"]
     said = []
     for cell in theirs:
         where = mark(cell).get("grade_id", "a cell without a name")
-        found = sorted((names(cell.source) | set(SETS.findall(cell.source))) & ours)
-        found += sorted({m.group().strip("(") for m in ODD.finditer(PLAIN.sub("", cell.source))})
+        code = plain(cell.source, given)
+        found = sorted((names(code) | set(SETS.findall(code))) & ours)
+        found += sorted({m.group().strip("(") for m in ODD.finditer(PLAIN.sub("", code))})
         if found:
             said.append(f"{where} uses or redefines {', '.join(found)}: read it")
     return said
@@ -171,30 +215,29 @@ def prepared(
     """
     ours = {mark(cell)["grade_id"]: cell for cell in key(source).cells if mark(cell)}
     given = {mark(cell)["grade_id"]: cell for cell in release(source).cells if mark(cell)}
-    theirs, added, reasons, last = {}, {}, [], ""
+    theirs, added, reasons, notes, last = {}, {}, [], [], ""
     for cell in submitted.cells:
         grade_id = mark(cell).get("grade_id")
         grade_id = grade_id if isinstance(grade_id, str) and grade_id in ours else None
         if grade_id and grade_id not in theirs:
             theirs[grade_id] = cell
             last = grade_id
-            if mark(ours[grade_id])["locked"] and (
-                lines(cell.source) != lines(given[grade_id].source)
-                or cell.cell_type != ours[grade_id].cell_type
-            ):
+            if mark(ours[grade_id])["locked"] and not same(cell, given[grade_id]):
                 reasons.append(f"{grade_id} was edited: the original was used")
             continue
-        if grade_id:
+        if grade_id and mark(ours[grade_id])["locked"]:
             reasons.append(f"{grade_id} stands there twice: the first one counts")
-            if mark(ours[grade_id])["locked"]:
-                continue
+            continue
+        if grade_id:  # as after Split Cell
+            what = "run" if cell.cell_type == "code" else "kept"
+            notes.append(f"{grade_id} stands there twice: both were {what}")
         # Text that explains is not run; code that a student added is.
         make = new_code_cell if cell.cell_type == "code" else new_markdown_cell
         added.setdefault(last, []).append(make(cell.source))
     missing = [grade_id for grade_id in ours if grade_id not in theirs]
     said = "{} was deleted: the original was used"
     # A test is never theirs, so that its points are right without it. An answer is.
-    notes = [said.format(grade_id) for grade_id in missing if mark(ours[grade_id])["locked"]]
+    notes += [said.format(grade_id) for grade_id in missing if mark(ours[grade_id])["locked"]]
     reasons += [said.format(grade_id) for grade_id in missing if not mark(ours[grade_id])["locked"]]
     cells = added.pop("", [])
     for grade_id, cell in ours.items():

@@ -351,6 +351,31 @@ def test_a_wrong_submission_gets_part_and_hears_why(topic, name, tmp_path):
     assert words in "\n".join(mistakes(done).values())
 
 
+@pytest.mark.parametrize(
+    ("topic", "sources"),
+    [
+        (
+            "attention",
+            {
+                "pool-solution": """
+def pool_heads(weight, n_heads, n_kv_heads):
+    groups = np.split(weight.astype(np.float32), n_kv_heads)
+    return np.vstack([np.mean(np.split(x, n_heads // n_kv_heads), axis=0) for x in groups])
+
+
+def kept_share(weight, n_heads, n_kv_heads):
+    squares = np.square(pool_heads(weight, n_heads, n_kv_heads)).sum()
+    return squares * n_heads / n_kv_heads / np.square(weight.astype(np.float32)).sum()
+"""
+            },
+        ),
+    ],
+)
+def test_another_right_answer_gets_everything(topic, sources, tmp_path):
+    done = executed(replaced(assignment(topic).source, sources), tmp_path)
+    assert mistakes(done) == {}
+
+
 def test_the_pool_and_cache_of_paging_run_under_the_engine_of_batching(tmp_path):
     """As the text of batching tells a class that has written both, with the adapter it prints."""
     paging, batching = assignment("paging").source, assignment("batching").source

@@ -161,7 +161,16 @@ HOSTILE = {
     "no-json": Case(b"PK\x03\x04 a text", "it is not JSON"),
     "no-notebook": Case(b'{"cells": 7}', "no valid notebook"),
     "deep-json": Case(b"[" * 10**5, "it is not JSON"),
+    "old-format": Case(
+        b'{"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": [{"cells": []}]}',
+        "no list of cells, as notebooks of format 4 have",
+    ),
+    "odd-cell": Case(
+        b'{"cells": [{"cell_type": "code", "metadata": {}, "source": 7}]}', "no valid notebook: "
+    ),
     "link": Case("link", "tiny.ipynb is a symbolic link"),
+    "folder": Case("folder", "tiny.ipynb is no plain file"),
+    "strange-name": Case("strange name", "\\udcff.ipynb cannot be opened"),
     "pipe": Case("pipe", "tiny.ipynb is no plain file"),
     "other-id": Case(solved(identity='STUDENT = "ada"'), "correct the STUDENT line"),
     "other-name": Case(started_with(DISGUISED), "the notebook works for another student"),
@@ -200,6 +209,14 @@ HOSTILE = {
         solved(double="def expect(*a, **k): pass\ndef double(x): return 0"),
         "`expect` or the kernel",
     ),
+    "knows-the-check": Case(
+        solved(
+            double="right = expect\ndef expect(name, *values, **kwargs):\n"
+            "    if values == (1, 2):\n        right(name, *values, **kwargs)\n"
+            "def double(x): return 0"
+        ),
+        "`expect` or the kernel",
+    ),
     "late-change": Case(
         solved(
             scale="def scale(x):\n    mine = scale.__getattribute__('__glob' + 'als__')\n"
@@ -228,6 +245,7 @@ HOSTILE = {
         "`expect` or the kernel",
     ),
 }
+MAY_PASS = {"stubborn-loop", "late-sleeps", "full-disk"}
 PEEK = """\
 import linecache
 for name, entry in list(linecache.cache.items()):
@@ -259,6 +277,14 @@ HONEST["no-date"] = HONEST["endless-year"] = "no date"
 HONEST["downloaded-again"] = "tiny (1).ipynb"
 HONEST["peek"] = solved()
 HONEST["peek"].cells.append(new_code_cell(PEEK, id="last"))
+HONEST["in-code"] = solved(explain=release(tiny_assignment.source()).cells[-1].source)
+HONEST["in-code"].cells.append(new_code_cell("# A sum of two equal numbers is twice one."))
+HONEST["odd-parts"] = solved()
+HONEST["odd-parts"].cells[0].metadata["tags"] = [{"tag": k} for k in range(2000)]
+HONEST["odd-parts"].cells[1].outputs = [{} for _ in range(40_000)]
+for cell in HONEST["odd-parts"].cells:
+    del cell["id"]  # as in format 4.0
+HONEST["own-name"] = "my homework.ipynb"
 
 
 def hand_in(course: Path, student: str, work) -> None:
@@ -266,7 +292,7 @@ def hand_in(course: Path, student: str, work) -> None:
     folder = course / "submitted" / student / TOPIC
     folder.mkdir(parents=True)
     path = folder / f"{TOPIC}.ipynb"
-    if work == "tiny (1).ipynb":
+    if work in ("tiny (1).ipynb", "my homework.ipynb"):
         nbformat.write(solved(), folder / work)
     elif work == "two files":
         nbformat.write(HONEST["grace"], path)
@@ -280,12 +306,16 @@ def hand_in(course: Path, student: str, work) -> None:
             nbformat.write(solved(), folder / f"tiny ({number}).ipynb")
     elif work == "link":
         path.symlink_to(course / "source" / TOPIC / f"{TOPIC}.ipynb")
+    elif work == "folder":
+        path.mkdir()
+    elif work == "strange name":
+        os.symlink("nowhere", os.fsencode(folder) + b"/\xff.ipynb")
     elif work == "pipe":
         os.mkfifo(path)
     elif isinstance(work, bytes):
         path.write_bytes(work)
     else:
-        nbformat.write(work, path)
+        path.write_text(json.dumps(work))
 
 
 class Graded(NamedTuple):
@@ -376,6 +406,10 @@ def test_honest_work_gets_its_points(graded):
     assert (rows["deleted"].status, rows["deleted"].reasons) == ("needs grading", [])
     assert rows["deleted"].reason == "double_tests was deleted: the original was used"
     assert rows["downloaded-again"].questions == {"double_tests": 40, "scale_tests": 45}
+    said = "`my homework.ipynb` was read: there is no tiny.ipynb"
+    assert (rows["own-name"].reasons, rows["own-name"].notes) == ([], [said])
+    assert rows["odd-parts"].questions == {"double_tests": 40, "scale_tests": 45}
+    assert rows["odd-parts"].status == rows["in-code"].status == "needs grading"
     assert "README.txt" not in rows
     assert rows["b\\udcff"].reason.startswith("the folder's name is no student id: 1 to 64 of a-z")
     assert rows["=cmd()"].reason == rows["b\\udcff"].reason
@@ -445,20 +479,29 @@ def test_report(graded):
 
 
 def test_a_person_has_the_last_word_and_nothing_runs_twice(graded, monkeypatch):
-    """What is given in Formgrader arrives in the report; unchanged work is not run again."""
+    """What is given in Formgrader arrives in the report; unchanged work is not run again.
+
+    But for tests that were not run to their end because the machine may have been busy.
+    """
     url = f"sqlite:///{graded.course / 'gradebook.db'}"
     with Gradebook(url) as gradebook:
-        for student, name, points in [("ada", "explain", 12), ("loop", "double_tests", 20)]:
+        given = [("ada", "explain", 12)]
+        given += [(student, "double_tests", 20) for student in ("loop", "loop-in-test")]
+        for student, name, points in given:
             found = gradebook.find_grade(name, TOPIC, TOPIC, student)
             found.manual_score, found.needs_manual_grade = points, False
-        for found in gradebook.find_submission(TOPIC, "loop").notebooks[0].grades:
-            found.needs_manual_grade = False
+            if student != "ada":
+                for found in gradebook.find_submission(TOPIC, student).notebooks[0].grades:
+                    found.needs_manual_grade = False
         gradebook.db.commit()
-    monkeypatch.setattr(grade, "graded", None)  # a submission that runs would fail
+    monkeypatch.setattr(grade, "graded", None)  # a submission that runs fails
     rows = {row.student: row for row in grade.grade(graded.course, LIMITS)}
     assert (rows["ada"].status, rows["ada"].score) == ("graded", 97)
-    assert (rows["loop"].status, rows["loop"].score) == ("graded", 65)
+    for student in ("loop", "loop-in-test"):
+        assert (rows[student].status, rows[student].score) == ("graded", 65)
     assert rows["exit"].status == "needs review"
+    failed = {student for student, row in rows.items() if "the grader failed" in row.reason}
+    assert failed - {"forks"} == MAY_PASS  # forks may end in any way
     assert "97" in graded.feedback("ada")
     assert "Not final" not in graded.feedback("ada")
     assert "Not final" not in graded.feedback("loop")
@@ -571,11 +614,25 @@ def test_a_solution_that_is_missing_or_there_twice():
     assert reasons == ["double was deleted: the original was used"]
     cell = next(cell for cell in ours.cells if mark(cell).get("grade_id") == "double")
     assert "NotImplementedError" in cell.source
-    ours, reasons, _ = prepared(source, twice("double"))
-    assert reasons == ["double stands there twice: the first one counts"]
+    ours, reasons, notes = prepared(source, twice("double"))
+    assert (reasons, notes) == ([], ["double stands there twice: both were run"])
     place = next(k for k, c in enumerate(ours.cells) if mark(c).get("grade_id") == "double")
     assert [c.source for c in ours.cells[place + 1 : place + 2]] == ["pass"]
     assert not mark(ours.cells[place + 1])
+
+
+@pytest.mark.parametrize(
+    ("test", "said"),
+    [
+        ("\n\n".join(tiny_assignment.DOUBLE_TESTS.splitlines()[:2]) + "  # read", []),
+        ("expect('double(3)', double(3),\n       7, reveal=True)", ["double_tests was edited"]),
+        ("(" * 999, ["double_tests was edited"]),
+        (tiny_assignment.DOUBLE_TESTS + "\n#" * 10**5, ["double_tests was edited"]),
+    ],
+)
+def test_a_formatter_may_change_a_locked_cell(test, said):
+    _, reasons, _ = prepared(tiny_assignment.source(), solved(double_tests=test))
+    assert reasons == [f"{start}: the original was used" for start in said]
 
 
 @pytest.mark.parametrize(
@@ -602,6 +659,22 @@ def test_code_that_changes_the_tests_or_looks_into_them_is_named():
         ("rng.integers = None; expect.a = 1", ["expect"]),
         ("def f(factor):\n    factor = 1", []),
         ("from sys import modules", ["from sys import"]),
+        ("from sys import getsizeof, modules", ["from sys import"]),
+        ("from sys import getsizeof\nimport gc; gc.collect()  # vars()", []),
+        ("import gc\ng = gc\ng.get_referrers(double)", ["get_referr"]),
+        ("import traceback\ntraceback.extract_stack()[0].line", ["extract_stack"]),
+        ("%load_ext quick", ["load_ext"]),
+        ("found = %run -i quick.py", ["= %run"]),
+        ("%%writefile quick.py\ndef load_ipython_extension(s): 0", ["load_ipython_extension"]),
+        ("%load_ext autoreload\n%matplotlib inline\n%timeit 1\n!pip list", []),
+        ("from firsttoken import (assignments as lib)", ["import assignments"]),
+        ("from firsttoken import units, \\\n  assignments", ["import units, assignments"]),
+        ("%time\nfrom a import (b,\n assignments)", ["import (b,\n assignments"]),
+        ("import firsttoken as f\nf.assignments.expect = None", [".assignments"]),
+        ("import numpy\nassignments = 1", []),
+        ("factor = int(rng.integers(2, 10 ** 6))  # as in the setup", []),
+        ('x = f(a)  # no eval(a), globals() or "vars(a)" here', []),
+        ('x = """\n"""; globals()', ["globals"]),
         ("InteractiveShell.instance()", ["InteractiveShell"]),
         ("f.__globals__['expect'] = 1; vars(f)", ["__globals__", "vars"]),
         ("import inspect", ["import inspect"]),
@@ -635,6 +708,7 @@ def test_usual_work_is_not_called_odd():
         ("kv_cache", "cache = MyCache(2)\nk = 1"),
         ("attention", "q, k, v = 1, 2, 3"),
         ("speculative", "a, b = 1, 2"),
+        ("sampling", "rng = np.random.default_rng(0)"),
     ],
 )
 def test_a_name_that_tests_use_inside_themselves_is_free(topic, scratch):
@@ -653,6 +727,14 @@ def test_a_file_that_comes_beside_is_a_change(handed_in, tmp_path):
     both = grade.fingerprint(tmp_path, "ada", TOPIC)
     (folder / f"{TOPIC}-Copy1.ipynb").unlink()
     assert grade.fingerprint(tmp_path, "ada", TOPIC) != both
+
+
+def test_a_fault_of_ours_ends_in_a_row(monkeypatch, tmp_path):
+    """Wherever it comes up, as before the submission is graded."""
+    monkeypatch.setattr(grade, "fingerprint", None)
+    (tmp_path / "submitted" / "ada" / TOPIC).mkdir(parents=True)
+    row = grade.one(tmp_path, "sqlite://", "ada", TOPIC, LIMITS, {})
+    assert row.said.startswith("needs review: the grader failed: TypeError")
 
 
 def test_a_new_gradebook_grades_anew(graded, tmp_path):

@@ -130,6 +130,11 @@ WRONG = {
         75,
         "it is what every layer holds, in whatever order they come",
     ),
+    "copies the library's class": (
+        {"my_cache": 'MyCache = type("MyCache", (), dict(KVCache.__dict__))'},
+        55,
+        "its append is that of KVCache",
+    ),
     "asks the library": ({"my_cache": ASKS_THE_LIBRARY}, 55, "do not call KVCache"),
     "allocates at every append": (
         {"my_cache": _GROWS.replace("RESERVE", "0")},

@@ -57,6 +57,26 @@ def chain_rules(target, draft, n):
         75,
         "of a text that its cache holds, only the last token and the guesses are new",
     ),
+    "the library's loop, on models in disguise": (
+        {
+            "loop-solution": """
+class Disguise:
+    def __init__(self, model, arch):
+        self.new_cache, self.arch, self.model = model.new_cache, arch, model
+
+    def __call__(self, *args):
+        return self.model(*args)
+
+
+def speculate(target, draft, prompt_ids, params, gamma, rng):
+    models = Disguise(target, target_model.arch), Disguise(draft, draft_model.arch)
+    run = speculative_generate(*models, prompt_ids, params, gamma=gamma, ignore_eos=True)
+    return run.ids, run.rounds
+"""
+        },
+        50,
+        "your loop must be your own: do not call speculative_generate",
+    ),
     "one acceptance rate for all places": (
         {
             "predict-solution": """
