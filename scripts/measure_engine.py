@@ -284,6 +284,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a few requests, nothing written")
     parser.add_argument("--even-if-busy", action="store_true", help="write what cannot be trusted")
+    parser.add_argument("--out", type=Path, help="write there, not into data/measured/")
     options = parser.parse_args()
     size = QUICK if options.quick else Size()
 
@@ -340,10 +341,10 @@ def main() -> None:
         "busy": busy,
     }
     name = re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
-    path = ROOT / "data" / "measured" / f"engine_{name}.json"
+    path = options.out or ROOT / "data" / "measured" / f"engine_{name}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n")
-    print("written:", path.relative_to(ROOT))
+    print("written:", path)
 
 
 if __name__ == "__main__":

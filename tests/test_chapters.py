@@ -144,13 +144,19 @@ def widest(cell) -> int:
 
 def has_enough_small_cells(chapter):
     # What is folded away (quizzes, checks, solutions, the drawing of figures) is not read in line.
-    code = [cell for cell in chapter.code if not {"hide-input", "hide-cell"} & set(tags(cell))]
+    folded = [cell for cell in chapter.code if {"hide-input", "hide-cell"} & set(tags(cell))]
+    code = [cell for cell in chapter.code if cell not in folded]
     lines = [len(cell.source.splitlines()) for cell in code]
     complaints = [f"{c.id}: {n} lines" for c, n in zip(code, lines, strict=True) if n > MAX_LINES]
     if not MIN_CODE_CELLS <= len(lines) <= MAX_CODE_CELLS:
         complaints.append(f"{len(lines)} code cells")
     if lines and statistics.median(lines) > MAX_MEDIAN_LINES:
         complaints.append(f"median of {statistics.median(lines)} lines")
+    complaints += [
+        f"{c.id}: folded on the site only"
+        for c in folded
+        if not c.metadata.get("jupyter", {}).get("source_hidden")
+    ]
     complaints += [f"{c.id}: wider than the site shows" for c in code if widest(c) > MAX_COLUMNS]
     return complaints + [f"{c.id}: empty" for c in chapter.code if not c.source.strip()]
 
@@ -453,6 +459,7 @@ BAD = {
         add("x = 1\n" * 16),
         add(""),
         add("x = 1  # " + "a" * 80),
+        add("x = 1", metadata={"tags": ["hide-input"]}),
         lambda c: c.notebook.update(cells=c.notebook.cells[:20]) or c,
         lambda c: [cell.update(source="x = 1\n" * 7) for cell in c.code if not tags(cell)] and c,
     ],

@@ -124,7 +124,9 @@ def load_trace(path: str | Path) -> list[Request]:
     """Read requests from a CSV file with the columns arrival_s, n_prompt and n_output.
 
     Other columns are left alone, and the order of the file is kept. Published traces convert to
-    it: seconds since the first request, prompt tokens, generated tokens.
+    it. Azure's (AzurePublicDataset, LLM inference 2023): seconds since the first TIMESTAMP,
+    ContextTokens, GeneratedTokens. BurstGPT's: Timestamp, Request tokens, Response tokens,
+    without the requests that failed, which have 0 response tokens.
 
     Units:  seconds, tokens
     Raises: ValueError for a missing column, and for a value that is no such number, with its line.
