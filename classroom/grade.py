@@ -52,6 +52,8 @@ ROOT = Path(__file__).parents[1]
 MAX_FILE = 20 * 2**20  # bytes of a submitted notebook
 MAX_CELLS = 1000
 MAX_SAID = 20  # reasons on one page
+MAX_REASON = 500  # characters of one of them: 10,000 brackets take a page's maker a second
+MAX_LISTS = 1_000_000  # lists and objects in the file: each takes some 90 bytes of memory
 STUDENT_ID = re.compile(r"[A-Za-z0-9][\w.@-]{0,63}", re.ASCII)
 MAKE = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}
 
@@ -87,7 +89,7 @@ def chosen(folder: Path, topic: str) -> Path:
             raise Unreadable(f"{shown(part.name)} is a symbolic link")
     if not path.exists():
         # A browser that downloads it once more names it `topic (1).ipynb`.
-        others = sorted(folder.glob("*.ipynb"))
+        others = sorted(folder.glob("[!.]*.ipynb"))  # macOS puts a `._` file beside each
         if len(others) != 1:
             found = [other.name for other in others] or "no notebook at all"
             raise Unreadable(f"there is no {topic}.ipynb, but {found}")
@@ -99,7 +101,7 @@ def beside(folder: Path, topic: str) -> list[str]:
     """Return the names of notebooks that are not read, because TOPIC.ipynb is there."""
     if not (folder / f"{topic}.ipynb").exists():
         return []
-    return sorted(path.name for path in folder.glob("*.ipynb") if path.stem != topic)
+    return sorted(path.name for path in folder.glob("[!.]*.ipynb") if path.stem != topic)
 
 
 def taken(cell: dict) -> nbformat.NotebookNode:
@@ -119,6 +121,8 @@ def parsed(data: bytes) -> nbformat.NotebookNode:
     """
     if not data.strip():
         raise Unreadable("the file is empty")
+    if data.count(b"[") + data.count(b"{") > MAX_LISTS:
+        raise Unreadable(f"the file has more than {MAX_LISTS} brackets: its outputs must go")
     try:
         found = json.loads(data)
         json.dumps(found, ensure_ascii=False).encode()
@@ -296,7 +300,8 @@ def open_points(course: Path, rows: list[Row]) -> None:
             if row.reasons:
                 said += "A person will look at this submission:\n\n"
                 said += "\n".join(
-                    f"- {' '.join(reason.split())}" for reason in row.reasons[:MAX_SAID]
+                    f"- {' '.join(reason.split())[:MAX_REASON]}"
+                    for reason in row.reasons[:MAX_SAID]
                 )
                 said += "\n\nWhat could not be graded counts as 0 in the score above."
             else:
@@ -382,7 +387,7 @@ def grade(course: Path, limits: Limits | None = None, again: bool = False) -> li
     memory.parent.mkdir(exist_ok=True)
     memory.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1))
     open_points(course, rows)
-    feedback(course, url, topics)
+    feedback(course, url, {row.topic for row in rows if row.maximum})
     write_report(course / "report", rows)
     return rows
 

@@ -148,15 +148,20 @@ def used(test: str) -> set[str]:
     return found
 
 
+def statements(source: str) -> list[str] | None:
+    """Return the statements of code in one layout; None if it is no plain Python."""
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        return list(map(ast.unparse, ast.parse(source).body))
+    return None
+
+
 def plain(source: str, given: frozenset[str]) -> str:
     """Return code in one layout, without comments and the statements in `given`.
 
     What is no plain Python, as code with magics, stays as it is.
     """
-    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-        said = map(ast.unparse, ast.parse(source).body)
-        return "\n".join(line for line in said if line not in given)
-    return source
+    said = statements(source)
+    return source if said is None else "\n".join(line for line in said if line not in given)
 
 
 ODD = re.compile(
@@ -184,18 +189,22 @@ def oddities(source: nbformat.NotebookNode, notebook: nbformat.NotebookNode) -> 
     locked = [c for c in source.cells[:last] if mark(c).get("locked") and c.cell_type == "code"]
     setup = [c for c in locked if not is_test(c)]
     ours = set(dir(builtins)).union(*(names(c.source, imports=True) for c in setup))
-    ours &= set().union(*(used(c.source) for c in tests))
     tasks = [c for c in source.cells if mark(c).get("solution") and c.cell_type == "code"]
-    ours -= set().union(*(names(c.source) for c in tasks))
-    # To run a line of the setup once more changes nothing.
+    # To run a line of the setup once more changes nothing, if the names in it are still ours.
     given = frozenset(ast.unparse(line) for c in setup for line in ast.parse(c.source).body)
     theirs = [c for c in notebook.cells if c.cell_type == "code" and not mark(c).get("locked")]
     if (size := sum(len(cell.source) for cell in theirs)) > MAX_SHOWN["code"]:
         return [f"the code has {size} characters, more than a page shows: read the submitted file"]
+    again = {line for c in theirs for line in statements(c.source) or ()} & given
+    ours &= set().union(*(used(text) for text in [*(c.source for c in tests), *again]))
+    ours -= set().union(*(names(c.source) for c in tasks))
     said = []
     for cell in theirs:
         where = mark(cell).get("grade_id", "a cell without a name")
         code = plain(cell.source, given)
+        if len(code) > MAX_SHOWN["code"]:  # deep in blocks, two characters become 400
+            said.append(f"{where} is nested too deep to be searched: read it")
+            continue
         found = sorted((names(code) | set(SETS.findall(code))) & ours)
         found += sorted({m.group().strip("(") for m in ODD.finditer(PLAIN.sub("", code))})
         if found:

@@ -294,6 +294,7 @@ def hand_in(course: Path, student: str, work) -> None:
     path = folder / f"{TOPIC}.ipynb"
     if work in ("tiny (1).ipynb", "my homework.ipynb"):
         nbformat.write(solved(), folder / work)
+        (folder / f"._{work}").write_text("macOS")
     elif work == "two files":
         nbformat.write(HONEST["grace"], path)
         nbformat.write(solved(), folder / f"{TOPIC}-Copy1.ipynb")
@@ -362,6 +363,7 @@ def handed_in(tmp_path_factory) -> Path:
     hand_in(course, "=cmd()", HONEST["grace"])
     hand_in(course, os.fsdecode(b"b\xff"), HONEST["grace"])
     (course / "submitted" / "README.txt").write_text("no student")
+    (course / "submitted" / "grace" / "**").mkdir()  # no topic, and no pattern for files either
     return course
 
 
@@ -673,6 +675,7 @@ def test_code_that_changes_the_tests_or_looks_into_them_is_named():
         ("import firsttoken as f\nf.assignments.expect = None", [".assignments"]),
         ("import numpy\nassignments = 1", []),
         ("factor = int(rng.integers(2, 10 ** 6))  # as in the setup", []),
+        ("rng = mine\nfactor = int(rng.integers(2, 10 ** 6))", ["rng"]),
         ('x = f(a)  # no eval(a), globals() or "vars(a)" here', []),
         ('x = """\n"""; globals()', ["globals"]),
         ("InteractiveShell.instance()", ["InteractiveShell"]),
@@ -690,6 +693,19 @@ def test_code_that_changes_the_tests_or_looks_into_them_is_named():
         notebook, *_ = prepared(source, solved(double=code))
         said = [f"double uses or redefines {', '.join(found)}: read it"] if found else []
         assert oddities(source, notebook) == said, code
+
+
+def test_a_file_of_brackets_is_not_parsed():
+    """Each takes a hundred times its size in memory."""
+    with pytest.raises(grade.Unreadable, match="more than 1000000 brackets"):
+        grade.parsed(b"[" * 1_000_001)
+
+
+def test_blocks_that_grow_when_they_are_laid_out_are_not_searched():
+    deep = "\n".join(" " * k + "if a:" for k in range(90)) + "\n" + " " * 90 + "a;" * 3000
+    notebook, *_ = prepared(tiny_assignment.source(), solved(double=deep))
+    said = oddities(tiny_assignment.source(), notebook)
+    assert said == ["double is nested too deep to be searched: read it"]
 
 
 def test_usual_work_is_not_called_odd():
