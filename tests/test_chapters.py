@@ -331,12 +331,32 @@ def test_readme_lists_exactly_the_notebooks():
     assert links == [path.stem for path in NOTEBOOKS]
 
 
-def run_exercises(chapter: Chapter, folder: Path) -> dict[tuple[str, str], bool]:
-    """Run a notebook once and return {(number, "stub" or "solution"): what its check says}.
+KEEP_BOXES = """
+import importlib
+ft_boxes = []
+importlib.import_module("firsttoken.explore").display = lambda box, _: ft_boxes.append(box)
+"""
+MOVE_SLIDERS = """
+for ft_box in ft_boxes:
+    *ft_rows, ft_picture = ft_box.children
+    for ft_input in (row.children[-1] if hasattr(row, "children") else row for row in ft_rows):
+        ft_start = ft_input.index
+        for ft_index in range(len(ft_input.options)):
+            ft_input.index = ft_index
+            if "ft-error" in ft_picture.value:
+                print(ft_input.description, ft_input.label, ft_picture.value)
+        ft_input.index = ft_start
+"""
 
-    The check runs where it stands, with the stub, and once more after the solution.
+
+def run_chapter(chapter: Chapter, folder: Path) -> tuple[dict[tuple[str, str], bool], str]:
+    """Run a notebook once; return {(number, "stub" or "solution"): what its check says}, errors.
+
+    The check runs where it stands, with the stub, and once more after the solution. The errors are
+    those of sliders that are moved at the end: a later cell may have taken a name that they use.
     """
     notebook = copy.deepcopy(chapter.notebook)
+    keep, move = map(nbformat.v4.new_code_cell, (KEEP_BOXES, MOVE_SLIDERS))
     probes, insert_after = {}, {}
     for number, parts in exercise_cells(chapter).items():
         (check,), (solution,) = parts["check"], parts["solution"]
@@ -347,6 +367,7 @@ def run_exercises(chapter: Chapter, folder: Path) -> dict[tuple[str, str], bool]
         insert_after[solution] = probes[number, "solution"] = copy.deepcopy(probe)
     for index in sorted(insert_after, reverse=True):
         notebook.cells.insert(index + 1, insert_after[index])
+    notebook.cells = [keep, *notebook.cells, move]
     client = nbclient.NotebookClient(
         notebook, timeout=120, resources={"metadata": {"path": str(folder)}}
     )
@@ -355,13 +376,15 @@ def run_exercises(chapter: Chapter, folder: Path) -> dict[tuple[str, str], bool]
         key: "".join(out.get("text", "") for out in probe.outputs).splitlines()[-1]
         for key, probe in probes.items()
     }
-    return {key: {"passed": True, "failed": False}[text] for key, text in texts.items()}
+    verdicts = {key: {"passed": True, "failed": False}[text] for key, text in texts.items()}
+    return verdicts, "".join(out.get("text", "") for out in move.outputs)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_stubs_fail_and_solutions_pass(path):
-    results = run_exercises(read(path), path.parent)
-    assert results == {key: key[1] == "solution" for key in results}
+def test_stubs_fail_solutions_pass_and_sliders_move_at_the_end(path):
+    verdicts, errors = run_chapter(read(path), path.parent)
+    assert verdicts == {key: key[1] == "solution" for key in verdicts}
+    assert errors == ""
 
 
 # The rules themselves.
@@ -542,7 +565,7 @@ def test_an_exercise_that_does_not_check_is_found(tmp_path):
     ]
     edit("code", "answer_2 = None", source="answer_2 = 2")(chapter)
     edit("code", "answer_3 = 3", source="answer_3 = 4")(chapter)
-    assert run_exercises(chapter, tmp_path) == {
+    assert run_chapter(chapter, tmp_path)[0] == {
         ("1", "stub"): False,
         ("1", "solution"): True,
         ("2", "stub"): True,
@@ -550,3 +573,18 @@ def test_an_exercise_that_does_not_check_is_found(tmp_path):
         ("3", "stub"): False,
         ("3", "solution"): False,
     }
+
+
+def test_a_slider_that_a_later_cell_breaks_is_found(tmp_path):
+    code = nbformat.v4.new_code_cell
+    figure = (
+        "from firsttoken.explore import explore\n"
+        "slope = 1\n"
+        "def draw(ax, end):\n"
+        "    ax.plot([0, end], [0, slope * end])\n"
+        "explore(draw, alt='A line', end=[1, 2])"
+    )
+    for later, found in (("rise = 2", False), ("slope = None", True)):
+        notebook = nbformat.v4.new_notebook(cells=[code(figure), code(later)])
+        _, errors = run_chapter(Chapter("chapter", notebook), tmp_path)
+        assert ("TypeError" in errors) == found and bool(errors) == found

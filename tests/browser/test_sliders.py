@@ -167,12 +167,12 @@ def test_play_goes_on_pauses_and_begins_anew(browser, address, path):
     """By key: the slider moves one value at a time, stays while paused, and starts over."""
     with Visit(browser, address) as visit:
         page = visit.open(path)
-        rows = page.locator(".ft-explore .widget-hbox:has(.widget-play)").all()
+        figures = page.locator(".ft-explore:has(.widget-play)").all()
         notebook = ROOT / Path(path).with_suffix(".ipynb")
         asked = notebook.exists() and 'play=\\"' in notebook.read_text("utf-8")
-        assert bool(rows) == asked
-        for row in rows:
-            figure = page.locator(".ft-explore").filter(has=row)
+        assert bool(figures) == asked
+        for figure in figures:
+            row = figure.locator(".widget-hbox")
             button, handle = row.get_by_role("button"), row.locator(".noUi-handle")
             handle.press("Home")
             first = frame(figure)
