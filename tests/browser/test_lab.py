@@ -168,6 +168,10 @@ def draws_sliders(cell) -> bool:
     return is_code(cell) and re.search(r"\bexplore\(", cell.source) is not None
 
 
+def plays(cell) -> bool:
+    return draws_sliders(cell) and 'play="' in cell.source
+
+
 def has_tag(tag: str):
     return lambda cell: tag in cell.metadata.get("tags", [])
 
@@ -288,6 +292,21 @@ def test_a_slider_moves_its_figure(request, chapter, record_property):
         f"{statistics.median(latencies):.0f} ms, max {max(latencies):.0f} ms "
         f"over {len(latencies)} moves",
     )
+
+
+@with_chapters(plays)
+def test_a_button_plays(chapter):
+    """After the whole chapter has run: the next frame comes by itself, and it is no error."""
+    page, cells = chapter
+    output = shown(page, index_of(cells, plays)).locator(".jp-Cell-outputArea")
+    handle, picture = output.get_by_role("slider").first, output.locator("svg.ft-figure")
+    before = picture.inner_html()
+    value = float(handle.get_attribute("aria-valuenow"))
+    output.get_by_role("button", name="Play").click()
+    expect(handle).to_have_attribute("aria-valuenow", f"{value + 1:.1f}")
+    output.get_by_role("button", name="Pause").click()
+    expect(output.get_by_role("button", name="Play")).to_be_visible()
+    assert picture.inner_html() != before
 
 
 @with_chapters(has_tag("exercise-1-check"))
