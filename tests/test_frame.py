@@ -22,7 +22,7 @@ LIBRARY = ROOT / "lib" / "firsttoken"
 
 # A module may import from its own layer and from those above it in this table.
 LAYERS = {
-    "facts": "units hardware architectures start",
+    "facts": "checks units hardware architectures start",
     "closed forms": "roofline kv_cache throughput",
     "arrays": "metrics attention flash recurrent quantization sampling constrained speculative "
     "paging parallel assignments",
