@@ -47,8 +47,18 @@ LAZY_CIRCLE = {("llama", "llama_torch")}
 
 
 def library_sources() -> dict[str, str]:
-    """Return {module: source} of every module of the library."""
-    return {path.stem: path.read_text() for path in LIBRARY.glob("*.py")}
+    """Return {module: source} of every module of the library; "a.b" is part b of the package a."""
+    modules = {}
+    for path in LIBRARY.rglob("*.py"):
+        parts = path.relative_to(LIBRARY).with_suffix("").parts
+        package = len(parts) > 1 and parts[-1] == "__init__"
+        modules[".".join(parts[:-1] if package else parts)] = path.read_text()
+    return modules
+
+
+def rank_of(module: str) -> int:
+    """Return the layer of a module; that of a package is that of all its parts."""
+    return RANK.get(module.partition(".")[0], len(RANK))
 
 
 def imports(source: str) -> list[tuple[str, bool]]:
@@ -82,23 +92,23 @@ def layer_complaints(sources: dict[str, str]) -> list[str]:
         if module == "__init__":
             complaints += [f"__init__ imports {name}" for name, _ in imports(source)]
             continue
-        if module not in RANK:
+        rank = rank_of(module)
+        if rank not in range(len(OUTSIDE)):
             complaints.append(f"{module} is in no layer")
             continue
-        allowed = OUTSIDE[RANK[module]]
+        allowed = OUTSIDE[rank]
         if module.endswith("_torch") or module in TORCH_MODULES:
             allowed = allowed | {"torch"}
         graph[module] = set()
         for name, at_load in imports(source):
             package, _, inner = name.partition(".")
-            inner = inner.partition(".")[0]
             if package == "":
                 complaints.append(f"{module} has a relative import")
             elif package != "firsttoken":
                 lazy = not at_load and package == "numpy" and module in LAZY_NUMPY
                 if package not in sys.stdlib_module_names and package not in allowed and not lazy:
                     complaints.append(f"{module} imports {package}")
-            elif RANK.get(inner, len(RANK)) > RANK[module]:
+            elif rank_of(inner) > rank:
                 complaints.append(f"{module} imports {inner or 'firsttoken'} from above")
             elif at_load or (module, inner) not in LAZY_CIRCLE:
                 graph[module].add(inner)
@@ -161,6 +171,11 @@ def test_layers():
             "sampling imports plots from above",
         ),
         ({"units": "from .hardware import A"}, "units has a relative import"),
+        ({"architectures.presets": "import numpy"}, "architectures.presets imports numpy"),
+        (
+            {"architectures.presets": "from firsttoken.plots import show"},
+            "architectures.presets imports plots from above",
+        ),
         (
             {
                 "llama": "def f():\n    from firsttoken.llama_torch import T",
@@ -183,6 +198,11 @@ def test_circle_rule_rejects():
         ["circle: units -> hardware -> units"],
         ["circle: hardware -> units -> hardware"],
     )
+    package = {
+        "architectures": "from firsttoken.architectures.presets import ARCHITECTURES",
+        "architectures.presets": "from firsttoken.architectures import Architecture",
+    }
+    assert [text.partition(":")[0] for text in layer_complaints(package)] == ["circle"]
     lazy = {
         "llama": "def f():\n    from firsttoken.llama_torch import T",
         "llama_torch": "from firsttoken.llama import read_checkpoint",
@@ -205,7 +225,7 @@ def modules_loaded_by(modules: list[str]) -> set[str]:
 def test_light_layers_load_nothing_heavy(highest, heavy):
     """What ast cannot see: a heavy package that comes in through another one."""
     rank = list(LAYERS).index(highest)
-    modules = [name for name in library_sources() if RANK.get(name, len(RANK)) <= rank]
+    modules = [name for name in library_sources() if rank_of(name) <= rank]
     assert modules_loaded_by(modules) & heavy == set()
 
 
@@ -236,7 +256,7 @@ def test_forbidden_rule_rejects(source):
 
 
 def test_every_module_has_its_test_file():
-    modules = {name for name in library_sources() if name != "__init__"}
+    modules = {name.partition(".")[0] for name in library_sources() if name != "__init__"}
     tests = {path.stem.removeprefix("test_") for path in (ROOT / "tests").rglob("test_*.py")}
     assert modules - tests == set()
 
