@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from firsttoken.generate import generate
 from firsttoken.llama import data_path, load_model
-from firsttoken.measure import processor
+from firsttoken.provenance import processor
 from firsttoken.sampling import SamplingParams
 from firsttoken.tokenizer import tokenizer
 

@@ -27,8 +27,8 @@ import numpy as np
 from tqdm import tqdm
 
 from firsttoken.attention import attention
-from firsttoken.measure import commit, processor
 from firsttoken.paging import paged_attention
+from firsttoken.provenance import commit, load_average, processor
 
 # Name: sequences, query heads, KV heads, head size, context
 SHAPES = {
@@ -84,7 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     options = parser.parse_args()
-    load = os.getloadavg()[0]
+    load = load_average()
     results = {name: measure(shape) for name, shape in SHAPES.items()}
     report = {
         "rounds": ROUNDS,
@@ -93,7 +93,7 @@ def main() -> None:
         "seed": 0,
         "commit": commit(),
         "machine": f"{processor()}, 1 thread",
-        "load_average_before": round(load, 2),
+        "load_average_before": load,
         "versions": {"python": platform.python_version(), "numpy": version("numpy")},
     }
     for name, result in results.items():

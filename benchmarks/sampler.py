@@ -9,7 +9,6 @@ compared, row by row.
 """
 
 import json
-import os
 import time
 from importlib.metadata import version
 from itertools import product
@@ -21,7 +20,7 @@ from tqdm import tqdm
 from transformers.generation import logits_process
 
 from firsttoken import sampling, sampling_torch
-from firsttoken.measure import processor
+from firsttoken.provenance import load_average, processor
 
 BATCH, VOCABULARIES, ROUNDS = 64, (32_000, 128_256), 7  # Llama 2's and Llama 3's vocabulary
 FOUR = {"temperature": 0.8, "min_p": 0.05, "top_k": 50, "top_p": 0.95}
@@ -107,7 +106,7 @@ def rows_that_differ(logits: np.ndarray, parameters: dict) -> dict:
 
 
 def main() -> None:
-    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    busy = load_average()
     all_threads = torch.get_num_threads()
     results = []
     cases = [(n_vocab, *setting) for n_vocab in VOCABULARIES for setting in SETTINGS.items()]

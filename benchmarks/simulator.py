@@ -22,8 +22,8 @@ from firsttoken.architectures import ARCHITECTURES
 from firsttoken.batching import poisson_trace, simulate
 from firsttoken.hardware import ACCELERATORS
 from firsttoken.kv_cache import kv_cache_bytes
-from firsttoken.measure import commit, processor
 from firsttoken.paging import BlockPool
+from firsttoken.provenance import commit, processor
 
 N_PROMPT, N_OUTPUT, MAX_BATCH, LOAD = 512, 128, 64, 0.7
 N_REQUESTS, ROUNDS = 10_000, 5

@@ -30,7 +30,7 @@ from tqdm import tqdm
 
 from firsttoken.generate import Generation, generate, prompt_lookup, speculative_generate
 from firsttoken.llama import data_path, load_model
-from firsttoken.measure import commit, processor
+from firsttoken.provenance import commit, load_average, processor
 from firsttoken.sampling import SamplingParams
 from firsttoken.speculative import acceptance_by_position, expected_tokens, speedup
 from firsttoken.tokenizer import tokenizer
@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     options = parser.parse_args()
     started_at = commit()  # the code that runs, whatever is committed meanwhile
-    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    busy = load_average()
     ids = tokenizer().encode(data_path("heldout.txt").read_text(encoding="utf-8"))
     starts = np.linspace(0, len(ids) - N_PROMPT, N_PLACES, dtype=int).tolist()
     prompts = [ids[start : start + N_PROMPT] for start in starts]

@@ -4,7 +4,7 @@
     python scripts/measure_decode.py --quick              # fewer repeats, prints only
 
 A run is a calibration, `measure.this_machine(refresh=True)`, whose shapes are not the model's, and
-the decode steps after it. The model is a Llama with random weights (`measure.LLAMA_100M`, or a
+the decode steps after it. The model is a Llama with random weights (`prediction.LLAMA_100M`, or a
 preset by `--arch`). A GPU is used where there is one. Close other programs first: nothing is
 written where one run found the machine busy, or at another speed than at its calibration.
 """
@@ -23,18 +23,17 @@ from importlib.metadata import version
 from pathlib import Path
 
 from firsttoken.architectures import ARCHITECTURES, Architecture
-from firsttoken.measure import (
+from firsttoken.measure import decode_times, this_machine
+from firsttoken.prediction import (
     LLAMA_100M,
     DecodePoint,
     MachineProfile,
     Rung,
-    commit,
-    decode_times,
     drift,
     ladder,
-    this_machine,
     uneven,
 )
+from firsttoken.provenance import commit
 
 ROOT = Path(__file__).parents[1]
 SEED = 0

@@ -37,9 +37,9 @@ from firsttoken.engine import (
 )
 from firsttoken.generate import generate
 from firsttoken.llama import data_path, load_model
-from firsttoken.measure import commit, processor
 from firsttoken.metrics import RequestTrace, summarize
 from firsttoken.paging import BlockPool
+from firsttoken.provenance import commit, processor
 from firsttoken.sampling import SamplingParams, softmax
 from firsttoken.tokenizer import tokenizer
 

@@ -30,7 +30,7 @@ import numpy as np
 from tqdm import tqdm
 
 from firsttoken.llama import data_path, load_model
-from firsttoken.measure import commit
+from firsttoken.provenance import commit
 from firsttoken.sampling import SamplingParams
 from firsttoken.search import (
     beam_search,

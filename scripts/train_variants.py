@@ -31,7 +31,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from measure_decode import commit
 from torch import Tensor, nn
 from train_model import (
     CONTEXT,
@@ -41,7 +40,6 @@ from train_model import (
     Recipe,
     _hashes,
     optimizers,
-    processor,
     schedule,
     split_corpus,
 )
@@ -50,6 +48,7 @@ from firsttoken.architectures import Architecture
 from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.llama import rope_frequencies
 from firsttoken.llama_torch import MLP
+from firsttoken.provenance import commit, processor
 from firsttoken.tokenizer import tokenizer
 
 WINDOW = 64
@@ -303,7 +302,7 @@ def one_run(
         **evaluate(model, windows),
         "loss_curve": curve,
         "wall_s": round(time.perf_counter() - began, 1),
-        "machine": processor().removesuffix("s"),  # one thread
+        "machine": f"{processor()}, 1 thread",
         "commit": code,
     }
     path = work / f"{arch.name}-{recipe.seed}.json"

@@ -22,10 +22,10 @@ LIBRARY = ROOT / "lib" / "firsttoken"
 
 # A module may import from its own layer and from those above it in this table.
 LAYERS = {
-    "facts": "checks units hardware architectures start",
+    "facts": "checks units hardware architectures start provenance",
     "closed forms": "roofline kv_cache throughput",
     "arrays": "metrics attention flash recurrent quantization sampling constrained speculative "
-    "paging parallel assignments",
+    "paging parallel assignments prediction",
     "machines": "llama llama_torch tokenizer generate evaluation search measure pruning batching "
     "engine server sampling_torch speculative_torch parallel_torch",
     "faces": "plots explore exercises",

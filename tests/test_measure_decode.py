@@ -10,7 +10,7 @@ import pytest
 
 from firsttoken import measure
 from firsttoken.hardware import Accelerator
-from firsttoken.measure import (
+from firsttoken.prediction import (
     LLAMA_100M,
     DecodePoint,
     MachineProfile,
