@@ -13,7 +13,6 @@ import argparse
 import json
 import math
 import platform
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -33,7 +32,7 @@ from firsttoken.prediction import (
     ladder,
     uneven,
 )
-from firsttoken.provenance import commit
+from firsttoken.provenance import commit, in_file_name
 
 ROOT = Path(__file__).parents[1]
 SEED = 0
@@ -129,8 +128,7 @@ def main() -> None:
     if options.quick:
         return
     machine = runs[0]["provenance"]["machine"]
-    name = re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
-    path = ROOT / "data" / "measured" / f"decode_{name}.json"
+    path = ROOT / "data" / "measured" / f"decode_{in_file_name(machine)}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"arch": asdict(arch), "runs": runs}, indent=1) + "\n")
     print("written:", path.relative_to(ROOT))

@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import platform
-import re
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -39,7 +38,7 @@ from firsttoken.generate import generate
 from firsttoken.llama import data_path, load_model
 from firsttoken.metrics import RequestTrace, summarize
 from firsttoken.paging import BlockPool
-from firsttoken.provenance import commit, processor
+from firsttoken.provenance import commit, in_file_name, processor
 from firsttoken.sampling import SamplingParams, softmax
 from firsttoken.tokenizer import tokenizer
 
@@ -340,8 +339,7 @@ def main() -> None:
         "size": asdict(size),
         "busy": busy,
     }
-    name = re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
-    path = options.out or ROOT / "data" / "measured" / f"engine_{name}.json"
+    path = options.out or ROOT / "data" / "measured" / f"engine_{in_file_name(machine)}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n")
     print("written:", path)

@@ -34,6 +34,7 @@ from firsttoken.architectures import Architecture
 from firsttoken.evaluation import bits_per_byte, mean_acceptance
 from firsttoken.llama import weight_shapes
 from firsttoken.llama_torch import Llama
+from firsttoken.provenance import processor
 from firsttoken.tokenizer import Tokenizer
 from firsttoken.tokenizer import tokenizer as load_tokenizer
 
@@ -228,7 +229,8 @@ def train(
     optims = optimizers(model, recipe)
     base = [[g["lr"] for g in o.param_groups] for o in optims]
     checkpoint, start, curve, seconds = work / f"{name}.pt", 0, [], 0.0
-    machine = processor()
+    n_threads = torch.get_num_threads()
+    machine = f"{processor()}, {n_threads} thread{'s' * (n_threads > 1)}"
     if checkpoint.exists():
         state = torch.load(checkpoint)
         if state["recipe"] != asdict(recipe):
@@ -331,15 +333,6 @@ def repeated_share(train_text: str, heldout: str) -> float:
     seen = {line.strip() for line in train_text.splitlines()}
     lines = [line for line in heldout.splitlines() if len(line.strip()) >= 20]
     return sum(len(x) for x in lines if x.strip() in seen) / max(1, sum(len(x) for x in lines))
-
-
-def processor() -> str:
-    """The processor's name and number of cores, for the provenance."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    name = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), "")
-    n_threads = torch.get_num_threads()
-    return f"{name or platform.processor()}, {n_threads} thread{'s' * (n_threads > 1)}"
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -16,7 +16,6 @@ import json
 import math
 import multiprocessing
 import platform
-import re
 import sysconfig
 import time
 import zlib
@@ -48,7 +47,7 @@ from firsttoken.architectures import Architecture
 from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.llama import rope_frequencies
 from firsttoken.llama_torch import MLP
-from firsttoken.provenance import commit, processor
+from firsttoken.provenance import commit, in_file_name, processor
 from firsttoken.tokenizer import tokenizer
 
 WINDOW = 64
@@ -440,7 +439,7 @@ def main(argv: list[str] | None = None) -> None:
     print(table(result))
     if args.quick:
         return
-    machine = re.sub(r"[^a-z0-9]+", "-", result["provenance"]["machine"].lower()).strip("-")
+    machine = in_file_name(result["provenance"]["machine"])
     path = args.out / f"variants_{machine}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
     print("written:", path)

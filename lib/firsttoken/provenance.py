@@ -28,3 +28,12 @@ def commit() -> str:
 def load_average() -> float | None:
     """Return how many programs wanted to run in the last minute; None where nobody counts."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def in_file_name(machine: str) -> str:
+    """Return a machine's name as file names carry it.
+
+    >>> in_file_name("AMD EPYC, 2 threads")
+    'amd-epyc-2-threads'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
