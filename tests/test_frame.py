@@ -36,7 +36,7 @@ OUTSIDE = (
     set(),
     set(),
     {"numpy"},
-    {"joblib", "numpy", "safetensors", "tokenizers", "tqdm"},
+    {"joblib", "numpy", "platformdirs", "safetensors", "tokenizers", "tqdm"},
     {"numpy", "matplotlib", "seaborn", "ipywidgets", "IPython"},
 )
 TORCH_MODULES = {"measure", "pruning"}  # and every module named *_torch

@@ -26,6 +26,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from platformdirs import user_cache_path
 from tqdm import tqdm
 
 from firsttoken.architectures import Architecture
@@ -101,7 +102,7 @@ def this_machine(
     sizes = _sizes_for(device)
     identity = _identity(device) | {"dtypes": list(dtypes), "sizes": _listed(sizes)}
     key = sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-    path = _cache_folder() / f"machine-{key}.json"
+    path = user_cache_path("firsttoken", appauthor=False) / f"machine-{key}.json"
     profile = None if refresh else _load(path, identity)
     if profile is None:
         profile = _measure(dtypes, device, sizes)
@@ -544,17 +545,6 @@ def _listed(sizes: _Sizes) -> dict[str, Any]:
 
 
 # --- the stored result
-
-
-def _cache_folder() -> Path:
-    """Return the folder for files that a program may lose, as each system names it."""
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "firsttoken"
 
 
 def _load(path: Path, identity: dict[str, Any]) -> MachineProfile | None:
