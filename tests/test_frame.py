@@ -24,8 +24,8 @@ LIBRARY = ROOT / "lib" / "firsttoken"
 LAYERS = {
     "facts": "checks units hardware architectures start provenance",
     "closed forms": "roofline kv_cache throughput",
-    "arrays": "metrics attention flash recurrent quantization sampling constrained speculative "
-    "paging parallel assignments prediction",
+    "arrays": "metrics attention flash recurrent quantization sampling shortlist automaton "
+    "constrained speculative paging parallel assignments prediction",
     "machines": "llama llama_torch tokenizer generate evaluation search measure pruning batching "
     "engine server sampling_torch speculative_torch parallel_torch",
     "faces": "plots explore exercises",
