@@ -17,7 +17,8 @@ from tqdm import tqdm
 from transformers import AutoModelForCausalLM
 
 from firsttoken.generate import generate
-from firsttoken.llama import data_path, load_model
+from firsttoken.llama import load_model
+from firsttoken.paths import data_path
 from firsttoken.provenance import processor
 from firsttoken.sampling import SamplingParams
 from firsttoken.tokenizer import tokenizer

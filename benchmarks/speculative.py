@@ -29,7 +29,8 @@ import torch
 from tqdm import tqdm
 
 from firsttoken.generate import Generation, generate, prompt_lookup, speculative_generate
-from firsttoken.llama import data_path, load_model
+from firsttoken.llama import load_model
+from firsttoken.paths import data_path
 from firsttoken.provenance import commit, load_average, processor
 from firsttoken.sampling import SamplingParams
 from firsttoken.speculative import acceptance_by_position, expected_tokens, speedup

@@ -35,9 +35,10 @@ from firsttoken.engine import (
     serve_trace,
 )
 from firsttoken.generate import generate
-from firsttoken.llama import data_path, load_model
+from firsttoken.llama import load_model
 from firsttoken.metrics import RequestTrace, summarize
 from firsttoken.paging import BlockPool
+from firsttoken.paths import data_path
 from firsttoken.provenance import commit, in_file_name, processor
 from firsttoken.sampling import SamplingParams, softmax
 from firsttoken.tokenizer import tokenizer

@@ -29,7 +29,8 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from firsttoken.llama import data_path, load_model
+from firsttoken.llama import load_model
+from firsttoken.paths import data_path
 from firsttoken.provenance import commit
 from firsttoken.sampling import SamplingParams
 from firsttoken.search import (

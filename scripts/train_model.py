@@ -31,8 +31,8 @@ from safetensors.torch import save_file
 from tqdm import tqdm
 
 from firsttoken.architectures import Architecture
+from firsttoken.checkpoint import weight_shapes
 from firsttoken.evaluation import bits_per_byte, mean_acceptance
-from firsttoken.llama import weight_shapes
 from firsttoken.llama_torch import Llama
 from firsttoken.provenance import processor
 from firsttoken.tokenizer import Tokenizer

@@ -45,9 +45,9 @@ from train_model import (
 
 from firsttoken.architectures import Architecture
 from firsttoken.kv_cache import kv_cache_bytes
-from firsttoken.llama import rope_frequencies
 from firsttoken.llama_torch import MLP
 from firsttoken.provenance import commit, in_file_name, processor
+from firsttoken.rope import rope_frequencies
 from firsttoken.tokenizer import tokenizer
 
 WINDOW = 64

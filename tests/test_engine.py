@@ -31,8 +31,9 @@ from firsttoken.engine import (
 )
 from firsttoken.generate import generate
 from firsttoken.kv_cache import KVCache
-from firsttoken.llama import data_path, load_model
+from firsttoken.llama import load_model
 from firsttoken.paging import BlockPool
+from firsttoken.paths import data_path
 from firsttoken.sampling import SamplingParams, draw, next_token_distribution
 from firsttoken.tokenizer import tokenizer
 

@@ -15,7 +15,8 @@ from firsttoken.evaluation import (
     streaming_losses,
     token_losses,
 )
-from firsttoken.llama import data_path, load_model
+from firsttoken.llama import load_model
+from firsttoken.paths import data_path
 from firsttoken.sampling import softmax
 from firsttoken.tokenizer import tokenizer
 

@@ -22,12 +22,12 @@ LIBRARY = ROOT / "lib" / "firsttoken"
 
 # A module may import from its own layer and from those above it in this table.
 LAYERS = {
-    "facts": "checks units hardware architectures start provenance",
+    "facts": "checks paths units hardware architectures start provenance",
     "closed forms": "roofline kv_cache throughput",
-    "arrays": "metrics attention flash recurrent quantization sampling shortlist automaton "
-    "constrained speculative paging parallel assignments prediction",
-    "machines": "llama llama_torch tokenizer generate evaluation search measure pruning batching "
-    "engine server sampling_torch speculative_torch parallel_torch",
+    "arrays": "protocols metrics rope attention flash recurrent quantization sampling shortlist "
+    "automaton constrained speculative paging parallel assignments prediction",
+    "machines": "checkpoint llama llama_torch tokenizer generate evaluation search measure pruning "
+    "batching engine server sampling_torch speculative_torch parallel_torch",
     "faces": "plots explore exercises",
 }
 RANK = {module: rank for rank, modules in enumerate(LAYERS.values()) for module in modules.split()}
@@ -42,8 +42,6 @@ OUTSIDE = (
 TORCH_MODULES = {"measure", "pruning"}  # and every module named *_torch
 # The closed forms run in a browser without NumPy; the one array among them imports it where built.
 LAZY_NUMPY = {"kv_cache"}
-# Reading a checkpoint must not cost PyTorch's import, so the fast path is imported on request.
-LAZY_CIRCLE = {("llama", "llama_torch")}
 
 
 def library_sources() -> dict[str, str]:
@@ -110,7 +108,7 @@ def layer_complaints(sources: dict[str, str]) -> list[str]:
                     complaints.append(f"{module} imports {package}")
             elif rank_of(inner) > rank:
                 complaints.append(f"{module} imports {inner or 'firsttoken'} from above")
-            elif at_load or (module, inner) not in LAZY_CIRCLE:
+            else:
                 graph[module].add(inner)
     try:
         tuple(TopologicalSorter(graph).static_order())
@@ -203,11 +201,6 @@ def test_circle_rule_rejects():
         "architectures.presets": "from firsttoken.architectures import Architecture",
     }
     assert [text.partition(":")[0] for text in layer_complaints(package)] == ["circle"]
-    lazy = {
-        "llama": "def f():\n    from firsttoken.llama_torch import T",
-        "llama_torch": "from firsttoken.llama import read_checkpoint",
-    }
-    assert layer_complaints(lazy) == []
 
 
 def modules_loaded_by(modules: list[str]) -> set[str]:

@@ -13,6 +13,7 @@ from transformers import LlamaForCausalLM
 
 from firsttoken import llama, llama_torch
 from firsttoken.architectures import Architecture
+from firsttoken.checkpoint import weight_shapes
 from firsttoken.constrained import Constraint, Json, Regex, keep_allowed
 from firsttoken.generate import (
     _ModelDraft,
@@ -22,7 +23,6 @@ from firsttoken.generate import (
     speculative_generate,
 )
 from firsttoken.kv_cache import KVCache
-from firsttoken.llama import weight_shapes
 from firsttoken.sampling import SamplingParams, draw, keep_top_k, next_token_distribution
 from firsttoken.speculative import acceptance_rule, verify
 from firsttoken.tokenizer import tokenizer

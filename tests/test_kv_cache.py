@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from firsttoken.architectures import ARCHITECTURES, Architecture
 from firsttoken.attention import attention
+from firsttoken.checkpoint import read_checkpoint
 from firsttoken.kv_cache import KVCache, RollingCache, kv_cache_bytes, max_batch, max_context
-from firsttoken.llama import Llama, data_path, read_checkpoint
+from firsttoken.llama import Llama
+from firsttoken.paths import data_path
 from firsttoken.units import BYTES, GB, GIB
 
 LLAMA_13B = ARCHITECTURES["Llama-2-13B"]

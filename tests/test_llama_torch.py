@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from firsttoken import kv_cache, llama
 from firsttoken.architectures import Architecture
+from firsttoken.checkpoint import weight_shapes
 from firsttoken.llama_torch import KVCache, Llama
 
 ARCH = Architecture("tiny", 2, 16, 4, 2, 4, 24, 50, tied_embeddings=True, max_context=32)
 RNG = np.random.default_rng(0)
 WEIGHTS = {
     name: RNG.normal(size=shape).astype(np.float32) / 4
-    for name, shape in llama.weight_shapes(ARCH).items()
+    for name, shape in weight_shapes(ARCH).items()
 }
 STEPS = st.lists(st.one_of(st.integers(1, 5), st.floats(0, 1)), max_size=12)
 

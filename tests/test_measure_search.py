@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from firsttoken.llama import data_path
+from firsttoken.paths import data_path
 
 ROOT = Path(__file__).parents[1]
 SPEC = importlib.util.spec_from_file_location(

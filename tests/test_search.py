@@ -11,10 +11,10 @@ from transformers import LlamaForCausalLM
 
 from firsttoken import llama, llama_torch, search
 from firsttoken.architectures import Architecture
+from firsttoken.checkpoint import weight_shapes
 from firsttoken.constrained import Constraint, Regex
 from firsttoken.generate import generate
 from firsttoken.kv_cache import KVCache
-from firsttoken.llama import weight_shapes
 from firsttoken.sampling import SamplingParams, softmax
 from firsttoken.search import (
     Beam,

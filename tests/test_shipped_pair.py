@@ -8,7 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from firsttoken.evaluation import bits_per_byte, mean_acceptance
-from firsttoken.llama import data_path, load_model
+from firsttoken.llama import load_model
+from firsttoken.paths import data_path
 from firsttoken.tokenizer import tokenizer
 
 TEXT = data_path("heldout.txt").read_text(encoding="utf-8")

@@ -117,7 +117,7 @@ class LatentAttention:
     numbers, whose first d_c are the value.
 
     `weights` go by the names of Hugging Face's DeepSeek attention; `frequencies` say how far one
-    position turns each pair of the rotary part (`llama.rope_frequencies`). `scale` multiplies the
+    position turns each pair of the rotary part (`rope.rope_frequencies`). `scale` multiplies the
     scores; None means 1/√(size of a query). A call attends from the new tokens x to themselves
     and to what `cache` holds for `layer`, and adds them to it.
 

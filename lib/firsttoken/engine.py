@@ -12,9 +12,9 @@ import numpy as np
 from firsttoken.batching import Request, StepRecord
 from firsttoken.constrained import Constraint
 from firsttoken.generate import Continuation, Generation
-from firsttoken.llama import check_tokens
 from firsttoken.metrics import RequestTrace
 from firsttoken.paging import BlockPool, PagedCache, PagedSequence, Usage
+from firsttoken.protocols import check_tokens
 from firsttoken.sampling import SamplingParams, next_token_distribution, penalize
 from firsttoken.tokenizer import Tokenizer
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from firsttoken.constrained import Constraint, keep_allowed
 from firsttoken.kv_cache import KVCache
-from firsttoken.llama import rotate
+from firsttoken.rope import rotate
 from firsttoken.sampling import SamplingParams, draw, next_token_distribution, penalize, softmax
 from firsttoken.speculative import Round, verify, verify_greedy
 from firsttoken.tokenizer import TextStream, Tokenizer

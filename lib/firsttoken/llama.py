@@ -1,8 +1,5 @@
 """The Llama model in NumPy: small enough to read line by line, and the reference for the rest."""
 
-import json
-import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from firsttoken.architectures import Architecture, from_hf_config
+from firsttoken.architectures import Architecture
 from firsttoken.attention import attention, rms_norm
+from firsttoken.checkpoint import check_weights, read_checkpoint
 from firsttoken.kv_cache import KVCache
+from firsttoken.paths import data_path
+from firsttoken.protocols import check_tokens
+from firsttoken.rope import rope_frequencies, rotate
 
 Array = np.ndarray
 
@@ -228,22 +229,6 @@ class Llama:
         return (silu(gate) * up) @ block.down
 
 
-def rotate(x: Array, cos: Array, sin: Array) -> Array:
-    """Turn each pair (x_i, x_{i+H/2}) by the angle of its position and frequency (RoPE).
-
-    The dot product of a rotated query and key then depends on their distance only.
-
-    Shapes: x (B, heads, T, H); cos, sin (T, H/2); result as x
-    Source: Su et al. 2021, arXiv:2104.09864, eq. 34, with the pairing of Hugging Face's Llama
-
-    >>> rotate(np.array([1.0, 0.0]), np.array([0.0]), np.array([1.0])).tolist()  # by 90 degrees
-    [0.0, 1.0]
-    """
-    half = x.shape[-1] // 2
-    a, b = x[..., :half], x[..., half:]
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
-
-
 def silu(x: Array) -> Array:
     """Return x times the logistic function of x: a smooth gate.
 
@@ -254,212 +239,6 @@ def silu(x: Array) -> Array:
     """
     with np.errstate(over="ignore"):  # exp(-x) = inf is right: the gate is shut
         return x / (1 + np.exp(-x))
-
-
-def rope_frequencies(
-    head_dim: int, theta: float = 10000.0, scaling: Mapping[str, Any] | None = None
-) -> Array:
-    """Return how far one position turns each pair of features, fast pairs first.
-
-    `scaling` stretches the context a model was trained for: `linear` slows every pair down by
-    `factor`; `llama3` only the slow ones, whose wave was longer than the training context.
-
-    Shapes: result (H/2,), float32
-    Units:  radians per position
-    Raises: ValueError for an odd head_dim, another rope_type, a missing or bad parameter.
-    Source: Su et al. 2021, arXiv:2104.09864, sec. 3.2.2; Chen et al. 2023, arXiv:2306.15595
-            (linear); transformers 5.23, modeling_rope_utils.py (llama3)
-
-    >>> rope_frequencies(4, theta=16.0).tolist()
-    [1.0, 0.25]
-    """
-    if head_dim < 2 or head_dim % 2:
-        raise ValueError(f"head_dim must be even to form pairs, got {head_dim}")
-    if theta <= 0:
-        raise ValueError(f"rope_theta must be positive, got {theta}")
-    # float32 throughout, as the models were trained: at far positions the rounding shows.
-    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / head_dim
-    frequencies = 1 / float(theta) ** exponents
-    kind = "default" if scaling is None else scaling.get("rope_type", scaling.get("type"))
-    if kind == "default":
-        return frequencies
-    if kind == "linear":
-        return frequencies / _positive(scaling, "factor")
-    if kind != "llama3":
-        raise ValueError(f"rope_type {kind!r} is not supported; expected default, linear, llama3")
-    factor = _positive(scaling, "factor")
-    low, high = (_positive(scaling, name) for name in ("low_freq_factor", "high_freq_factor"))
-    context = _positive(scaling, "original_max_position_embeddings")
-    if low >= high:
-        raise ValueError(f"low_freq_factor {low} must be less than high_freq_factor {high}")
-    turns = context * frequencies / np.float32(2 * math.pi)  # within the training context
-    keep = np.clip((turns - low) / (high - low), 0, 1)  # 1: as trained, 0: slowed by the factor
-    return (1 - keep) * frequencies / factor + keep * frequencies
-
-
-def weight_shapes(arch: Architecture) -> dict[str, tuple[int, ...]]:
-    """Return the tensors of a Llama of these sizes: Hugging Face's name to shape (out, in).
-
-    >>> tiny = Architecture("tiny", 1, 8, 4, 2, 2, 16, 100, tied_embeddings=True)
-    >>> shapes = weight_shapes(tiny)
-    >>> len(shapes), shapes["model.layers.0.self_attn.k_proj.weight"]
-    (11, (4, 8))
-    """
-    d, f = arch.d_model, arch.d_ff
-    query, key = arch.n_heads * arch.head_dim, arch.n_kv_heads * arch.head_dim
-    block = {
-        "input_layernorm": (d,),
-        "self_attn.q_proj": (query, d),
-        "self_attn.k_proj": (key, d),
-        "self_attn.v_proj": (key, d),
-        "self_attn.o_proj": (d, query),
-        "post_attention_layernorm": (d,),
-        "mlp.gate_proj": (f, d),
-        "mlp.up_proj": (f, d),
-        "mlp.down_proj": (d, f),
-    }
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (arch.vocab_size, d)}
-    for layer in range(arch.n_layers):
-        shapes |= {f"model.layers.{layer}.{name}.weight": s for name, s in block.items()}
-    shapes["model.norm.weight"] = (d,)
-    if not arch.tied_embeddings:
-        shapes["lm_head.weight"] = (arch.vocab_size, d)
-    return shapes
-
-
-def check_weights(arch: Architecture, weights: Mapping[str, Array]) -> None:
-    """Raise a ValueError unless `weights` are exactly those of a Llama like `arch`.
-
-    A tied model may bring its lm_head.weight as well, as long as it equals the embedding.
-    """
-    shapes = weight_shapes(arch)
-    n_params = sum(math.prod(shape) for shape in shapes.values())
-    if arch.n_params != n_params:
-        raise ValueError(
-            f"arch {arch.name!r} has {arch.n_params} parameters, a Llama of its sizes {n_params}: "
-            "biases, experts and other additions are not supported"
-        )
-    missing = [name for name in shapes if name not in weights]
-    if missing:
-        raise ValueError(f"weights lack {len(missing)} tensors, first {missing[0]}")
-    extra = sorted(set(weights) - set(shapes))
-    if arch.tied_embeddings and extra == ["lm_head.weight"]:
-        if not np.array_equal(weights["lm_head.weight"], weights["model.embed_tokens.weight"]):
-            raise ValueError("lm_head.weight differs from the embedding, expected tied weights")
-        extra = []
-    if extra:
-        raise ValueError(f"weights hold {len(extra)} unexpected tensors, first {extra[0]}")
-    for name, shape in shapes.items():
-        if np.shape(weights[name]) != shape:
-            raise ValueError(f"{name} has shape {np.shape(weights[name])}, expected {shape}")
-
-
-def check_tokens(arch: Architecture, tokens: Array) -> None:
-    """Raise a ValueError unless `tokens` are ids that `arch` knows, in the shape (B, T)."""
-    if tokens.ndim != 2 or tokens.size == 0 or tokens.dtype.kind not in "iu":
-        raise ValueError(
-            "tokens must be integers (B, T), at least one, "
-            f"got shape {tokens.shape} of {tokens.dtype}"
-        )
-    low, high = tokens.min(), tokens.max()
-    if low < 0 or high >= arch.vocab_size:
-        raise ValueError(f"tokens hold ids {low} … {high}, expected 0 … {arch.vocab_size - 1}")
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """What a directory in Hugging Face's Llama format holds; weights are float32."""
-
-    arch: Architecture
-    weights: Mapping[str, Array]
-    rope_theta: float
-    rope_scaling: Mapping[str, Any] | None
-    norm_eps: float
-    eos_ids: tuple[int, ...]
-
-
-def read_checkpoint(directory: str | Path) -> Checkpoint:
-    """Read config.json, generation_config.json and the safetensors of a Llama or Mistral.
-
-    Weights may be float32, float16 or bfloat16, in one file or in shards with an index.
-
-    Raises: ValueError that names the file or tensor: missing, unreadable, or of another kind.
-    """
-    directory = Path(directory)
-    config = _read_json(directory / "config.json")
-    model_type, activation = config.get("model_type"), config.get("hidden_act", "silu")
-    if model_type not in ("llama", "mistral"):
-        raise ValueError(f"model_type {model_type!r} in {directory}: expected llama or mistral")
-    if activation != "silu":
-        raise ValueError(f"hidden_act {activation!r} in {directory}: expected silu")
-    arch = from_hf_config(config).replace(name=directory.resolve().name)
-    generation = directory / "generation_config.json"
-    eos = (_read_json(generation) if generation.exists() else config).get("eos_token_id")
-    weights: dict[str, Array] = {}
-    for file in _weight_files(directory):
-        weights |= read_safetensors(file)
-    # Llama-2 checkpoints carry tables that follow from the config.
-    weights = {n: w for n, w in weights.items() if not n.endswith("rotary_emb.inv_freq")}
-    return Checkpoint(
-        arch=arch,
-        weights=weights,
-        rope_theta=arch.rope_theta,
-        rope_scaling=arch.rope_scaling,
-        norm_eps=config.get("rms_norm_eps", 1e-6),  # the default of transformers
-        eos_ids=() if eos is None else tuple(eos) if isinstance(eos, list) else (eos,),
-    )
-
-
-def read_safetensors(file: str | Path) -> dict[str, Array]:
-    """Read every tensor of a safetensors file, as float32.
-
-    The file is: the header's length (8 bytes), the header (JSON: name to dtype, shape and
-    place), the numbers.
-
-    Raises: ValueError for a missing or corrupt file or another dtype, naming file and tensor.
-    Source: huggingface/safetensors, README.md, "Format"
-    """
-    try:
-        data = Path(file).read_bytes()
-    except OSError as error:
-        raise ValueError(f"{file}: {error.strerror}") from None
-    start = 8 + int.from_bytes(data[:8], "little")
-    try:
-        header = json.loads(data[8:start])
-        header.pop("__metadata__", None)
-        places = {}
-        for name, entry in header.items():
-            begin, end = map(operator.index, entry["data_offsets"])
-            shape = [operator.index(n) for n in entry["shape"]]
-            places[name] = str(entry["dtype"]), shape, begin, end
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise ValueError(f"{file} is no safetensors file: its header is not readable") from None
-    tensors = {}
-    for name, (dtype, shape, begin, end) in places.items():
-        if dtype not in _DTYPES:
-            raise ValueError(f"{file}: {name} is {dtype}, expected one of {', '.join(_DTYPES)}")
-        count, size = math.prod(shape), np.dtype(_DTYPES[dtype]).itemsize
-        fits = min(*shape, begin, 0) == 0 and start + end <= len(data)
-        if not fits or end - begin != count * size:
-            raise ValueError(
-                f"{file} is corrupt: {name} {shape} of {dtype} at bytes {begin} … {end} "
-                f"of {len(data) - start}"
-            )
-        numbers = np.frombuffer(data, _DTYPES[dtype], count, start + begin).reshape(shape)
-        if dtype == "BF16":  # the upper half of a float32
-            numbers = (numbers.astype(np.uint32) << 16).view(np.float32)
-        tensors[name] = numbers.astype(np.float32)
-    return tensors
-
-
-_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-
-
-def data_path(name: str) -> Path:
-    """Return where a shipped file lies: in the repository's data/, else inside the package."""
-    here = Path(__file__).parent
-    repository = here.parents[1] / "data"
-    return (repository if (repository / "model").is_dir() else here / "data") / name
 
 
 def load_model(name: str | Path = "target", backend: str = "numpy"):
@@ -479,32 +258,3 @@ def load_model(name: str | Path = "target", backend: str = "numpy"):
 
         return llama_torch.Llama.from_pretrained(directory)
     raise ValueError(f"backend must be 'numpy' or 'torch', got {backend!r}")
-
-
-def _positive(scaling: Mapping[str, Any], name: str) -> float:
-    value = scaling.get(name)
-    if not isinstance(value, int | float) or value <= 0:
-        raise ValueError(f"rope_scaling needs a positive {name}, got {value!r}")
-    return float(value)
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{file}: {error.strerror}") from None
-    except ValueError as error:
-        raise ValueError(f"{file} is not readable as JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{file} must hold a JSON object, got {type(content).__name__}")
-    return content
-
-
-def _weight_files(directory: Path) -> list[Path]:
-    index = directory / "model.safetensors.index.json"
-    if not index.exists():
-        return [directory / "model.safetensors"]
-    weight_map = _read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise ValueError(f"{index} has no weight_map")
-    return [directory / file for file in sorted(set(weight_map.values()))]

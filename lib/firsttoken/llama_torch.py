@@ -13,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from firsttoken.architectures import Architecture
-from firsttoken.llama import check_tokens, check_weights, read_checkpoint, rope_frequencies
+from firsttoken.checkpoint import check_weights, read_checkpoint
+from firsttoken.protocols import check_tokens
+from firsttoken.rope import rope_frequencies
 
 
 class KVCache:
@@ -190,7 +192,7 @@ class Llama(nn.Module):
 
     @classmethod
     def from_pretrained(cls, directory: str | Path) -> "Llama":
-        """Load a directory in Hugging Face's Llama format; see `llama.read_checkpoint`."""
+        """Load a directory in Hugging Face's Llama format; see `read_checkpoint`."""
         c = read_checkpoint(directory)
         return cls(c.arch, c.weights, c.rope_theta, c.rope_scaling, c.norm_eps, c.eos_ids)
 

@@ -369,7 +369,7 @@ def _random_llama(arch: Architecture, dtype: str, device: str, seed: int):
     """Return a Llama in PyTorch with weights of the usual size and no meaning."""
     import torch
 
-    from firsttoken.llama import weight_shapes
+    from firsttoken.checkpoint import weight_shapes
     from firsttoken.llama_torch import Llama
 
     rng = np.random.default_rng(seed)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tokenizers
 
-from firsttoken.llama import data_path
+from firsttoken.paths import data_path
 
 
 class Tokenizer:
