@@ -113,9 +113,14 @@ def defined_names(tree: ast.Module) -> set[str]:
 
 @functools.cache
 def library_names() -> set[str]:
-    """Return every public name that a module of the library defines."""
-    sources = (path.read_text() for path in (ROOT / "lib" / "firsttoken").glob("*.py"))
-    names = set().union(*(defined_names(ast.parse(source)) for source in sources))
+    """Return every public name that a module or package of the library offers."""
+    library = ROOT / "lib" / "firsttoken"
+    trees = [ast.parse(path.read_text()) for path in library.glob("*.py")]
+    names = set().union(*map(defined_names, trees))
+    # A package offers what its own file imports; names inside it are not a reader's.
+    for path in library.glob("*/__init__.py"):
+        imported = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.ImportFrom)]
+        names |= {alias.name for statement in imported for alias in statement.names}
     return {name for name in names if not name.startswith("_")}
 
 
@@ -532,6 +537,7 @@ BAD = {
         add("def kv_cache_bytes(arch):\n    return 0"),
         add("KVCache = dict"),
         add("for GB in range(3):\n    pass"),
+        add("def check_test(test):\n    return True"),
     ],
     uses_nothing_forbidden: [add("!pip install torch"), add("from numpy import *")],
 }

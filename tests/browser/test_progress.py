@@ -14,8 +14,15 @@ from types import MappingProxyType
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from firsttoken import exercises
-from firsttoken.exercises import Question, check, placement, progress, quiz
+from firsttoken.exercises import (
+    Question,
+    check,
+    placement,
+    placements,
+    progress,
+    progress_table,
+    quiz,
+)
 from firsttoken.start import CHAPTERS
 
 pytestmark = pytest.mark.browser
@@ -45,7 +52,8 @@ def fixed_map():
         for stem, chapter in CHAPTERS.items()
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exercises, "CHAPTERS", MappingProxyType(chapters))
+        for module in (placements, progress_table):
+            patch.setattr(module, "CHAPTERS", MappingProxyType(chapters))
         yield
 
 

@@ -1,5 +1,5 @@
-// Grades the quizzes of the page it stands in. The rules are those of exercises.py, which also
-// computes every number and message; tests/test_exercises.py holds the two together.
+// Grades the quizzes of the page it stands in. The rules are those of quizzes.py and typed_numbers.py,
+// which also compute every number and message; tests/exercises/test_quizzes.py holds them together.
 const BLANK = "[ \\t\\n\\r\\u00a0\\u202f]*";
 const NUMBER = new RegExp(
   `^${BLANK}([+-]?)([0-9]{1,3}(?:[,_ \\u00a0\\u202f][0-9]{3})+(?![0-9])|[0-9]+|(?=\\.[0-9]))` +

@@ -1,0 +1,28 @@
+"""Exercises: checks of a reader's answer, quizzes that also work without a kernel, hints.
+
+What a reader gives is shown to be right or wrong, with the reason; it never raises. A bad call by
+the author of an exercise raises ValueError. Every output is HTML that needs nothing from outside,
+with a plain-text form for terminals. What was solved is remembered by the reader's own browser.
+"""
+
+from firsttoken.exercises.checks import check, check_test
+from firsttoken.exercises.hints import Hint, hint
+from firsttoken.exercises.placements import Placement, Question, placement
+from firsttoken.exercises.progress_table import Progress, progress
+from firsttoken.exercises.quizzes import Quiz, quiz
+from firsttoken.exercises.results import Result
+
+__all__ = [
+    "Hint",
+    "Placement",
+    "Progress",
+    "Question",
+    "Quiz",
+    "Result",
+    "check",
+    "check_test",
+    "hint",
+    "placement",
+    "progress",
+    "quiz",
+]

@@ -1,0 +1,150 @@
+"""Functions: a reader's against the right one, on the same inputs."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from firsttoken.exercises.compare import as_number, first_difference, within
+from firsttoken.exercises.results import Result, unable
+from firsttoken.exercises.text import READER_ERRORS, describe, sentence, show, type_row
+from firsttoken.exercises.values import diagnoses
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What came of one call: a value or an error, and the arguments as it left them."""
+
+    value: Any
+    error: BaseException | None
+    arguments: tuple[tuple, dict]
+
+
+def run(function: Callable, arguments: tuple[tuple, dict], copied: bool = True) -> _Call:
+    args, kwargs = copy.deepcopy(arguments) if copied else arguments
+    try:
+        return _Call(function(*args, **kwargs), None, (args, kwargs))
+    except READER_ERRORS as error:
+        return _Call(None, error, (args, kwargs))
+
+
+def function_judge(
+    reference: Callable,
+    inputs: Sequence[tuple | dict],
+    rtol: float,
+    atol: float,
+    mistakes: list[tuple[Any, str]],
+) -> Callable[[Any], Result]:
+    """Return the judge of a function; the author's arguments are checked here."""
+    if not callable(reference):
+        raise ValueError(f"expected must be a function where inputs are given: {show(reference)}")
+    if not isinstance(inputs, list | tuple) or not inputs:
+        raise ValueError(f"inputs must be a non-empty list; got {show(inputs)}")
+    for i, given in enumerate(inputs):
+        if not isinstance(given, tuple | dict):
+            raise ValueError(f"inputs[{i}] must be a tuple or a dict; got {show(given)}")
+    for wrong, message in mistakes:
+        if not callable(wrong):
+            raise ValueError(f"mistake {message!r} must be a function; got {show(wrong)}")
+    calls = [((), given) if isinstance(given, dict) else (given, {}) for given in inputs]
+    try:
+        copy.deepcopy(calls)
+    except READER_ERRORS as error:
+        raise ValueError(f"inputs must be copyable; got {show(inputs)}") from error
+    wants = [run(reference, call) for call in calls]
+    for want in wants:
+        if want.error is not None and not isinstance(want.error, ValueError):
+            return unable(want.error)
+
+    def judge(function: Any) -> Result:
+        if function is None or function is ...:
+            return Result("open", "Write the function, then run this cell again.")
+        if not callable(function):
+            return Result("wrong", "A function is needed here.", type_row(function))
+        gots = [run(function, call) for call in calls]
+        if any(isinstance(got.error, NotImplementedError) for got in gots) or all(
+            got.error is None and (got.value is None or got.value is ...) and want.value is not None
+            for got, want in zip(gots, wants, strict=True)
+        ):
+            text = "The function returns nothing. Write it (or is a `return` missing?)."
+            return Result("open", text)
+        problems = [_call_difference(g, w, rtol, atol) for g, w in zip(gots, wants, strict=True)]
+        if not any(problems):
+            many = f"all {len(calls)} inputs" if len(calls) > 1 else "the input"
+            return Result("right", f"Your function agrees on {many}.")
+        message = _known_function_mistake(gots, wants, calls, mistakes, rtol, atol)
+        i = next(i for i, problem in enumerate(problems) if problem)
+        return Result("wrong", message or problems[i], _call_rows(function, i, calls, gots, wants))
+
+    return judge
+
+
+def _call_difference(got: _Call, want: _Call, rtol: float, atol: float) -> str:
+    """Return how one call differs from the right one, or an empty text."""
+    if got.error is not None:
+        if want.error is not None and isinstance(got.error, type(want.error)):
+            return ""
+        return "Your function stops with an error."
+    if want.error is not None:
+        return "Your function should raise ValueError for this input."
+    difference = first_difference(got.value, want.value, rtol, atol)
+    if difference:
+        return sentence(difference)
+    for g, w in zip(_arguments(got), _arguments(want), strict=True):
+        if isinstance(w, np.ndarray | list | dict) and first_difference(g, w, rtol, atol):
+            return (
+                "The result is right, but the function changes its input: work on a copy "
+                "or make a new array."
+            )
+    return ""
+
+
+def _arguments(call: _Call) -> list[Any]:
+    args, kwargs = call.arguments
+    return [*args, *kwargs.values()]
+
+
+def _known_function_mistake(
+    gots: list[_Call],
+    wants: list[_Call],
+    calls: list[tuple[tuple, dict]],
+    mistakes: list[tuple[Any, str]],
+    rtol: float,
+    atol: float,
+) -> str | None:
+    """Return the message of the wrong function that the reader's agrees with everywhere."""
+    for wrong, message in mistakes:
+        theirs = [run(wrong, call) for call in calls]
+        if not any(_call_difference(g, t, rtol, atol) for g, t in zip(gots, theirs, strict=True)):
+            return message
+    common = None
+    for got, want in zip(gots, wants, strict=True):
+        mine, right = as_number(got.value), as_number(want.value)
+        if mine is None or right is None or mine.shape != right.shape or right.size == 0:
+            return None
+        fits = [m for value, m in diagnoses(right, "") if within(mine, value, rtol, atol)]
+        common = fits if common is None else [m for m in common if m in fits]
+    return common[0] if common else None
+
+
+def _call_rows(
+    function: Callable,
+    i: int,
+    calls: list[tuple[tuple, dict]],
+    gots: list[_Call],
+    wants: list[_Call],
+) -> tuple[tuple[str, str], ...]:
+    """Return the failing input with the reader's and the right result."""
+    args, kwargs = calls[i]
+    given = [show(a) for a in args] + [f"{k}={show(v)}" for k, v in kwargs.items()]
+    title = getattr(function, "__name__", "your_function")
+    got, want = gots[i], wants[i]
+    mine = describe(got.error, function) if got.error is not None else show(got.value)
+    right = describe(want.error) if want.error is not None else show(want.value)
+    return (
+        (f"Input {i + 1} of {len(calls)}", f"{title}({', '.join(given)})"),
+        ("Your result", mine),
+        ("Expected", right),
+    )

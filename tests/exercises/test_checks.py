@@ -1,0 +1,89 @@
+"""Checks: a stub is open, a weak test hears what slips through, nothing raises."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from exercises.strange import strange
+from exercises.test_compare import Cost
+from firsttoken.exercises import Result, check, check_test
+
+
+@pytest.mark.parametrize("stub", [None, ...])
+def test_a_stub_is_open_and_not_right(stub):
+    for result in (
+        check(stub, 3.0),
+        check(stub, abs, inputs=[(1,)]),
+        check_test(stub, abs, {"wrong": float}),
+    ):
+        assert result.status == "open"
+        assert not result
+
+
+def good_test(implementation):
+    assert implementation(3) == 9
+    assert implementation(-2) == 4
+
+
+MUTANTS = {"doubles": lambda x: 2 * x, "keeps the sign": lambda x: x * abs(x)}
+
+
+@pytest.mark.parametrize(
+    ("reader", "words"),
+    [
+        (lambda f: None, "accepts everything: is an `assert` or a `return` missing?"),
+        (lambda f: f(3) == 9, "accepts a wrong implementation: keeps the sign"),
+        (lambda f: f(2) == 5, "Look at the values that it expects"),
+        (lambda f: np.bool_(f(2) == 5), "rejects the correct implementation"),
+        (lambda: None, "the slip may be in the test itself"),
+        (7, "A function is needed"),
+    ],
+)
+def test_a_weak_test_is_told_what_slips_through(reader, words):
+    result = check_test(reader, lambda x: x * x, MUTANTS)
+    assert result.status == "wrong"
+    assert words in result.message
+
+
+def test_a_good_test_passes():
+    assert check_test(good_test, lambda x: x * x, MUTANTS)
+    assert check_test(lambda f: f(3) == 9 and f(-2) == 4, lambda x: x * x, MUTANTS)
+
+    def todo(implementation):
+        raise NotImplementedError
+
+    assert check_test(todo, abs, MUTANTS).status == "open"
+
+
+SENTINEL = 2.718281828  # nothing above is this by chance
+
+
+@given(answer=strange)
+def test_check_never_raises_and_never_believes(answer):
+    wanted = [
+        SENTINEL,
+        np.full((2, 2), SENTINEL),
+        {"a": SENTINEL},
+        ["x", SENTINEL, None],
+        Cost(SENTINEL, "x"),
+    ]
+    for want in wanted:
+        result = check(answer, want, mistakes=[(1.0, "one"), (lambda x: x == 3, "three")])
+        assert not result
+        assert_shows(result)
+    assert_shows(check(answer, True))
+    result = check(lambda x: answer, lambda x: SENTINEL * x, inputs=[(1,), (2,)])
+    assert not result
+    assert_shows(result)
+    for result in (check(answer, lambda x: SENTINEL * x, inputs=[(1,)]), check_test_of(answer)):
+        assert not result
+        assert_shows(result)
+
+
+def check_test_of(answer):
+    return check_test(lambda f: answer, lambda x: x, {"never caught by a strange value": abs})
+
+
+def assert_shows(result: Result):
+    assert len(repr(result)) < 3000
+    assert result._repr_html_().startswith("<div")

@@ -1,0 +1,60 @@
+"""Arrays, collections and objects: the first difference is named."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from exercises.strange import AlwaysEqual
+from firsttoken.exercises import check
+
+
+def test_arrays():
+    want = np.arange(6.0).reshape(2, 3)
+    assert check(want.tolist(), want)
+    assert check(want.astype(np.float32), want)
+    assert "transposed" in check(want.T, want).message
+    assert "one number" in check(3.0, want).message
+    assert "NaN at [1, 2]" in check(np.where(want == 5, np.nan, want), want).message
+    wrong = want.copy()
+    wrong[1, 0] = 7
+    message = check(wrong, want).message
+    assert "Wrong in 1 of 6 elements, the first at [1, 0]: 7." in message and "3" not in message
+    assert "twice" in check(np.ones(3) * 2, np.ones(3)).message
+    assert check([1.0, -np.inf], np.array([1.0, -np.inf]))
+    assert not check([1.0, np.inf], np.array([1.0, -np.inf]))
+    assert check([], np.zeros(0))
+    assert "transposed" in check(want.T, want, mistakes=[(want * 3, "no")]).message
+    assert check(want.T, want, mistakes=[(want.T, "Turn it.")]).message == "Turn it."
+
+
+@dataclass
+class Cost:
+    flops: float
+    name: str
+
+
+def test_other_kinds_of_value():
+    assert check(True, True)
+    assert not check(1, True)
+    assert not check(False, True)
+    assert check({"a": 1.0, "b": [1, 2]}, {"a": 1, "b": (1, 2)})
+    assert "key 'b' is missing" in check({"a": 1.0}, {"a": 1, "b": 2}).message
+    assert "At key 'b': at [1]" in check({"b": ["x", "y"]}, {"b": ["x", "z"]}).message
+    assert "length is 1" in check(["x"], ["x", "z"]).message
+    assert check(Cost(1.0, "mlp"), Cost(1.0000001, "mlp"))
+    assert "Flops: " in check(Cost(2.0, "mlp"), Cost(1.0, "mlp")).message
+    assert check(np.array([True, False]), np.array([True, False]))
+    assert not check(np.array([True, True]), np.array([True, False]))
+    assert check(["x"], ["z"], mistakes=[(["x"], "Not x.")]).message == "Not x."
+
+
+def test_torch_tensors_are_numbers():
+    torch = pytest.importorskip("torch")
+    assert check(torch.tensor([1.0, 2.0], dtype=torch.bfloat16, requires_grad=True), [1, 2])
+
+
+@pytest.mark.parametrize("wrong", [AlwaysEqual(), [AlwaysEqual()], {"a": AlwaysEqual()}])
+def test_objects_equal_to_everything_do_not_pass(wrong):
+    for want in (1.0, True, ["x"], {"a": "x"}, None, Cost(1, "a"), {1, 2}):
+        assert not check(wrong, want)

@@ -1,0 +1,106 @@
+"""Functions: the failing input is shown, known slips are named."""
+
+import numpy as np
+
+from firsttoken.exercises import check
+
+
+def softmax(logits):
+    weights = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def no_maximum(logits):
+    with np.errstate(all="ignore"):
+        return np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+
+
+def whole_sum(logits):
+    return np.exp(logits - np.max(logits)) / np.exp(logits - np.max(logits)).sum()
+
+
+LOGITS = [(np.array([0.0, 1.0]),), {"logits": np.array([[1.0, 2.0], [3.0, 5.0]])}, ([1000.0, 0.0],)]
+
+
+MISTAKES = [(no_maximum, "Subtract the maximum."), (whole_sum, "Sum over the last axis.")]
+
+
+def check_softmax(function):
+    return check(function, softmax, inputs=LOGITS, mistakes=MISTAKES)
+
+
+def test_a_right_function_passes_and_wrong_ones_are_recognised():
+    result = check_softmax(lambda logits: softmax(logits))
+    assert result
+    assert "all 3 inputs" in result.message
+    for wrong, message in MISTAKES:
+        assert check_softmax(wrong).message == message
+
+
+def test_the_failing_input_is_shown():
+    result = check_softmax(lambda logits: np.asarray(logits))
+    rows = dict(result.rows)
+    assert rows["Input 1 of 3"] == "<lambda>(array([0., 1.]))"
+    assert rows["Your result"] == "array([0., 1.])"
+    assert rows["Expected"].startswith("array([0.268")
+    result = check(lambda x, y: x, lambda x, y: x * y, inputs=[(3, 1), {"x": 2, "y": 5}])
+    assert dict(result.rows)["Input 2 of 2"] == "<lambda>(x=2, y=5)"
+
+
+def test_an_error_is_shown_with_its_line():
+    def broken(logits):
+        return logits.softmax()
+
+    result = check_softmax(broken)
+    assert result.message == "Your function stops with an error."
+    assert "AttributeError" in result.rows[1][1]
+    assert "return logits.softmax()" in result.rows[1][1]
+    assert "SystemExit" in str(check_softmax(lambda logits: exit()))
+    assert "positional argument" in str(check_softmax(lambda: 1))
+
+
+def test_unwritten_functions_are_open():
+    def todo(logits):
+        raise NotImplementedError
+
+    for stub in (todo, lambda logits: None, lambda logits: ...):
+        assert check_softmax(stub).status == "open"
+    assert check(lambda x: None, lambda x: None, inputs=[(1,)]), "None can be the right result"
+
+
+def test_common_slips_of_functions():
+    double = check(lambda n: 2 * n, lambda n: n, inputs=[(3,), (5,)])
+    assert "twice" in double.message
+    once = check(lambda n: 2 * n if n == 3 else n + 1, lambda n: n, inputs=[(3,), (5,)])
+    assert "twice" not in once.message
+
+
+def test_changing_the_input_is_seen():
+    def normalise(x):
+        x /= x.sum()
+        return x
+
+    result = check(normalise, lambda x: x / x.sum(), inputs=[(np.array([1.0, 3.0]),)])
+    assert "changes its input" in result.message
+    inputs = [([3, 1, 2],)]
+    assert not check(lambda x: x.sort() or x, sorted, inputs=inputs)
+    assert inputs == [([3, 1, 2],)], "the author's inputs stay as they are"
+    assert check(lambda x: x.append(1), lambda x: x.append(1), inputs=[([],)])
+    assert not check(lambda x: None, lambda x: x.append(1), inputs=[([],)])
+
+
+def test_generators_give_both_the_same_stream():
+    def draw(rng):
+        return rng.random(3)
+
+    assert check(draw, lambda rng: rng.random(3), inputs=[(np.random.default_rng(0),)])
+
+
+def test_an_expected_value_error():
+    def positive(x):
+        if x < 0:
+            raise ValueError(f"x is {x}; expected x >= 0")
+        return x
+
+    assert check(positive, positive, inputs=[(1,), (-1,)])
+    assert "should raise ValueError" in check(abs, positive, inputs=[(1,), (-1,)]).message

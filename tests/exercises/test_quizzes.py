@@ -1,0 +1,197 @@
+"""Quizzes: Python and the page's script agree."""
+
+import re
+import shutil
+
+import pytest
+from hypothesis import given
+
+from exercises.strange import strange
+from exercises.test_values import CACHE
+from firsttoken.exercises import quiz
+
+QUIZZES = {
+    "size": quiz(
+        "How large is the cache of `Llama-2-13B` at $B = 1$?",
+        answer=lambda: CACHE / 1e9,
+        unit="GB",
+        mistakes=[(2.5, "Keys only? Use `2 * K`."), (lambda: 9.9, "Too many layers.")],
+        explain="Four times $2^{30}$ bytes.",
+    ),
+    "ratio": quiz("How much faster?", answer=1.0, rtol=0.2, atol=0.05),
+    "zero": quiz("How many?", answer=0, unit="tokens"),
+    "negative": quiz("Which logit?", answer=-3.5),
+    "rate": quiz("Bandwidth?", answer=3.35e12, unit="B/s"),
+    "percent": quiz("Share?", answer=80, unit="%"),
+    "time": quiz("Step?", answer=8.02, unit="ms", rtol=0),
+    "one": quiz(
+        "Which is read once per step?",
+        ["weights & biases", "cache <K>", "a $5 bill", "`logits`"],
+        "weights & biases",
+        explain={"cache <K>": "It grows & grows.", "weights & biases": "Whatever the batch."},
+    ),
+    "several": quiz(
+        "Which grow with context?",
+        ["weights", "cache", "attention"],
+        ["cache", "attention"],
+        explain={"weights": "They stay.", "cache": "One entry per token."},
+    ),
+}
+
+
+# Split at every bar and line end: blank, right, nearly right, wrong, unreadable.
+TABLE = """\
+4.295|4.29|4.25|4|4 GiB|4gib|4 Gb|4.295GB|4295 MB|4,294,967,296 B|4_294_967_296
+4 294 967 296 bytes|4.295e0|4,29|4,2950|1,23,456|1_2|.5|5.|.|-|+4.295|−4.295|- 4|--4|4..2|4e
+4e5|1e999|-1e999|0x10|nan|Infinity|NaN|1e-400|34.36|8.59|2.1475|0.2328|2.5|2.51|9.9|4294.967
+4096|4294967296|1|1.2|1.25|1.26|0.94|2|0.5|-1|1.024|1024|1000|0|0 tokens|1 token|0.0|-0
+5 tokens|3.5|-3.5|-3|-35|-350|-0.35|3.35e12|3.35 TB/s|3.35TB|3350 GB/s|3.35e12 B/s|80|80%|80 %
+0.8|79.5|8.02|8.02 ms|8.02ms|0.00802 s|8020 us|8020 µs|8020 μs|8.020000001|constructor
+4 constructor|4 __proto__|４|٣|4\u00a0GiB|4.295 gb|4 GB GB|1 2 3|1 234|12 345.5|12 345 6
+<b>4</b>|4\tGB|100|100 ns|0.1249|7.45e-9
+"""
+
+
+TYPED = ["", "   ", *re.split(r"[|\n]", TABLE)]
+
+
+PICKED = {"one": [[], [0], [1], [2], [3]]} | {
+    "several": [[i for i in range(3) if mask >> i & 1] for mask in range(8)]
+}
+
+
+def test_grading():
+    size = QUIZZES["size"]
+    assert size.grade("4 GiB") == (True, "Right. Four times $2^{30}$ bytes.")
+    assert size.grade(4.295)[0]
+    assert size.grade(2.5) == (False, "Not yet. Keys only? Use `2 * K`.")
+    assert "GiB" in size.grade(4)[1]
+    assert size.grade("") == (False, "Type a number first.")
+    assert size.grade(None) == (False, "Type a number first.")
+    one = QUIZZES["one"]
+    assert one.grade("weights & biases") == (True, "Right. Whatever the batch.")
+    assert one.grade("cache <K>") == (False, "Not yet. It grows & grows.")
+    assert one.grade("`logits`") == (False, "Not yet.")
+    several = QUIZZES["several"]
+    assert several.grade({"cache", "attention"}) == (True, "Right. cache: One entry per token.")
+    assert several.grade(["cache"]) == (False, "Not yet. Something is still missing.")
+    assert several.grade(["weights", "cache", "attention"]) == (
+        False,
+        "Not yet. weights: They stay.",
+    )
+    assert several.grade([])[1] == "Choose an answer first."
+
+
+@given(answer=strange)
+def test_grade_never_raises(answer):
+    for question in (QUIZZES["size"], QUIZZES["one"], QUIZZES["several"]):
+        right, message = question.grade(answer)
+        assert not right
+        assert message
+
+
+def visible(message: str) -> str:
+    """Return a message as a page without MathJax shows it."""
+    return re.sub(r"\$(2\^\{30\})\$", r"\\(\1\\)", message).replace("`", "")
+
+
+@pytest.fixture(scope="module")
+def page():
+    sync_api = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no chromium on this machine")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.requests, page.problems = [], []
+        page.on("request", lambda request: page.requests.append(request.url))
+        page.on("pageerror", lambda error: page.problems.append(str(error)))
+        # Each quiz stands twice on the page, as when a chapter repeats a question.
+        body = "".join(q._repr_html_() for q in QUIZZES.values()) * 2
+        page.set_content(f"<!doctype html><html lang=en><title>t</title><body>{body}</body></html>")
+        yield page
+        browser.close()
+
+
+def roots(page, name):
+    found = page.locator(f'[data-quiz-id="{QUIZZES[name].quiz_id}"]')
+    assert found.count() == 2
+    return found
+
+
+ANSWER = """([id, second, value]) => {
+    const root = document.querySelectorAll(`[data-quiz-id="${id}"]`)[second];
+    for (const input of root.querySelectorAll("input")) {
+        if (Array.isArray(value)) input.checked = value.includes(Number(input.value));
+        else input.value = value;
+    }
+    root.querySelector("button").click();
+    const feedback = root.querySelector(".ft-feedback");
+    return [feedback.classList.contains("ft-right"), feedback.lastElementChild.textContent];
+}"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", QUIZZES)
+def test_the_script_grades_as_python_does(page, name):
+    asked = QUIZZES[name]
+    verdicts = set()
+    for value in PICKED.get(name, TYPED):
+        given = [asked._spec["options"][i] for i in value] if name in PICKED else value
+        right, message = asked.grade(given)
+        verdicts.add(right)
+        shown = page.evaluate(ANSWER, [asked.quiz_id, 0, value])
+        assert [shown[0], " ".join(shown[1].split())] == [right, visible(message)], value
+    assert verdicts == {True, False}, "the table must try both"
+
+
+@pytest.mark.browser
+def test_a_quiz_is_answered_by_keyboard_and_asks_nothing_of_the_network(page):
+    first, second = roots(page, "size").all()
+    field = first.get_by_label("Your answer")
+    field.fill("")
+    field.press_sequentially("4 GiB")
+    field.press("Enter")
+    assert "Right." in first.get_by_role("status").inner_text()
+    assert second.get_by_role("status").inner_text() == "", "the twin answers for itself"
+    field.press_sequentially("0")
+    assert first.get_by_role("status").inner_text() == "", "a verdict goes with its answer"
+
+    first, second = roots(page, "one").all()
+    second.get_by_label("weights & biases").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    assert "It grows & grows." in second.get_by_role("status").inner_text()
+    assert first.locator("input:checked").count() <= 1, "the twin's buttons are its own"
+    assert first.get_by_role("group").first.get_by_text("Which is read once").is_visible()
+
+    assert page.problems == []
+    assert [url for url in page.requests if not url.startswith("about:")] == []
+
+
+@pytest.mark.browser
+def test_without_scripts_the_answer_is_in_a_fold(page):
+    context = page.context.browser.new_context(java_script_enabled=False)
+    plain = context.new_page()
+    plain.set_content(QUIZZES["size"]._repr_html_())
+    assert plain.get_by_text("How large is the cache").is_visible()
+    assert not plain.get_by_role("button").is_visible()
+    plain.locator("summary").click()
+    assert "4.295 GB" in plain.locator("details").inner_text()
+    plain.locator("input").press("Enter")
+    assert plain.get_by_text("How large is the cache").is_visible(), "nothing was sent anywhere"
+    context.close()
+
+
+def test_a_quiz_keeps_its_id_and_carries_no_other():
+    again = quiz("How many?", answer=1)
+    assert again.quiz_id == QUIZZES["zero"].quiz_id != QUIZZES["size"].quiz_id
+    assert " id=" not in again._repr_html_(), "an id could not stand twice on a page"
+
+
+def test_a_rough_answer_has_no_rough_mistakes():
+    """Else a guess that is far off would be told of a slip that nobody made."""
+    days = quiz("How many days?", answer=64, rtol=0.5, mistakes=[(512, "Eight GPUs each.")])
+    assert days.grade("40")[0] and days.grade("512")[1].endswith("Eight GPUs each.")
+    assert "Eight" not in days.grade("365")[1]

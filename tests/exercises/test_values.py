@@ -1,0 +1,97 @@
+"""Values: the right one in any spelling passes, each slip has its message."""
+
+import math
+
+import pytest
+
+from firsttoken.exercises import check
+
+CACHE = 2**32  # bytes: 4 GiB, 4.295 GB
+
+
+MISTAKEN = [
+    (4.0, "GiB; the question asks for GB"),
+    (4294.967296, "answer in MB"),
+    (4096, "answer in MiB"),
+    (CACHE, "answer in B;"),
+    (4.294967296 * 8, "bits"),
+    (4.294967296 / 8, "bits"),
+    (4.294967296 * 1.024**3, "1000 and 1024"),
+    (4.294967296 * 2, "twice"),
+    (4.294967296 / 2, "half"),
+    (-4.294967296, "sign"),
+    (1 / 4.294967296, "Upside down"),
+    (4.25, "Close"),
+    (5.5, "Too large."),
+    (400, "more than a factor of 10"),
+    (3.1, "Too small."),
+    (0.01, "more than a factor of 10"),
+    (-1, "sign"),
+    (math.nan, "NaN"),
+    (math.inf, "infinite"),
+    (10**400, "infinite"),
+    (True, "not a number in GB"),
+    (1j, "not a number in GB"),
+    ({4.295}, "not a number in GB"),
+    ([4.295], "One number is expected; this has shape (1,)"),
+    (lambda: 4.295, "function: call it"),
+    ("four", "not a number that can be read"),
+    ("4,29", "not a number that can be read"),
+    ("4 apples", "Give the answer in GB"),
+    ("1e999", "not a number that can be read"),
+    ("9" * 10_000, "not a number that can be read"),
+]
+
+
+@pytest.mark.parametrize(("answer", "words"), MISTAKEN)
+def test_each_slip_has_its_message(answer, words):
+    result = check(answer, CACHE / 1e9, unit="GB")
+    assert result.status == "wrong"
+    assert words in result.message
+
+
+def test_slips_without_a_family_of_units():
+    assert "1000 times too large" in check(12_000, 12.0, unit="tokens").message
+    assert "in ms" in check(8.02, 0.00802, unit="s").message
+    assert "percent" in check(80, 0.8).message
+    assert "percent" in check(0.8, 80, unit="%").message
+    assert check("80 %", 0.8)
+    assert check("80%", 80, unit="%")
+    assert check("1 token", 1, unit="tokens")
+    assert check("3350 GB/s", 3.35, unit="TB/s")
+    assert not check("3350 GB", 3.35, unit="TB/s")
+
+
+def test_no_diagnosis_fits_by_accident():
+    """Zero and one are their own double, opposite or inverse; they must not be called so."""
+    assert check(0, 0.0)
+    assert check(0.5, 0.0).message == "Too large."
+    assert "Upside" not in check(1.003, 1.0).message
+
+
+def test_the_authors_mistakes_come_first():
+    mistakes = [
+        (8.0, "Twice the layers."),
+        (lambda: 16.0, "Batch forgotten."),
+        (lambda x: x > 1000, "That would not fit on Earth."),
+    ]
+    for answer, message in [(8.0, mistakes[0][1]), (16, mistakes[1][1]), (2e6, mistakes[2][1])]:
+        assert check(answer, 4.0, mistakes=mistakes).message == message
+    catch_all = [(lambda x: x != 4, "Neither."), (8.0, "Twice the layers.")]
+    assert check(8.0, 4.0, mistakes=catch_all).message == "Twice the layers."
+    assert check(4.0, 4.0, mistakes=[(4.0, "wrong")]), "the right answer is right first"
+
+
+def test_tolerance_is_the_stated_law():
+    assert check(100.1, 100, rtol=1e-3)
+    assert not check(100.11, 100, rtol=1e-3)
+    assert check(0.01, 0, atol=0.01)
+    assert not check(100 + 1e-9, 100, rtol=0)
+
+
+def test_an_expected_value_that_cannot_be_computed_is_shown():
+    """A reader who skipped a cell sees a box, and no answer passes."""
+    result = check(1.0, lambda: missing_name)  # noqa: F821
+    assert result.status == "open"
+    assert "Run the cells above" in result.message
+    assert not check(None, lambda x: 1 // 0, inputs=[(1,)])
