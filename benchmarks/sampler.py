@@ -19,8 +19,9 @@ import torch
 from tqdm import tqdm
 from transformers.generation import logits_process
 
-from firsttoken import sampling, sampling_torch
+from firsttoken import sampling_torch, shortlist
 from firsttoken.provenance import load_average, processor
+from firsttoken.sampling import SamplingParams, next_token_distribution
 
 BATCH, VOCABULARIES, ROUNDS = 64, (32_000, 128_256), 7  # Llama 2's and Llama 3's vocabulary
 FOUR = {"temperature": 0.8, "min_p": 0.05, "top_k": 50, "top_p": 0.95}
@@ -75,7 +76,7 @@ def programs(logits: np.ndarray, parameters: dict) -> dict:
 
     return {
         "transformers": reference,
-        "firsttoken, numpy": lambda: sampling.sample(logits, rng, **parameters),
+        "firsttoken, numpy": lambda: shortlist.sample(logits, rng, **parameters),
         "firsttoken, torch": lambda: sampling_torch.sample(tensor, generator, **parameters),
     }
 
@@ -91,9 +92,9 @@ def rows_that_differ(logits: np.ndarray, parameters: dict) -> dict:
         "float32": torch.isfinite(transformers_logits(tensor, parameters)).numpy(),
         "float64": torch.isfinite(transformers_logits(tensor.double(), parameters)).numpy(),
     }
-    filtered = sampling.next_token_distribution(logits, sampling.SamplingParams(**parameters))
+    filtered = next_token_distribution(logits, SamplingParams(**parameters))
     report = {}
-    for name, module, array in (("numpy", sampling, logits), ("torch", sampling_torch, tensor)):
+    for name, module, array in (("numpy", shortlist, logits), ("torch", sampling_torch, tensor)):
         ids, probabilities, settled = module.shortlist(array, **parameters)
         kept = np.where(settled[:, None], False, filtered > 0)
         row, place = np.nonzero(probabilities)

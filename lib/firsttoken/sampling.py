@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import NamedTuple
 
 import numpy as np
 
@@ -38,7 +37,7 @@ def apply_temperature(logits: Array, temperature: float | Array) -> Array:
     [-inf, 3.0, -inf]
     """
     logits, top = _checked(logits)
-    temperature = _per_row("temperature", temperature, logits, 0, np.inf)
+    temperature = per_row("temperature", temperature, logits, 0, np.inf)
     if np.all(temperature == 1):
         return logits
     if np.any(temperature == 0):
@@ -72,7 +71,7 @@ def keep_top_k(logits: Array, k: int | Array) -> Array:
     [-inf, 2.0, 2.0, -inf]
     """
     logits, _ = _checked(logits)
-    k = _per_row("top_k", k, logits, 0, np.inf, whole=True)
+    k = per_row("top_k", k, logits, 0, np.inf, whole=True)
     n_vocab = logits.shape[-1]
     n_kept = np.where(k == 0, n_vocab, np.minimum(k, n_vocab))
     if np.all(n_kept == n_vocab):
@@ -97,12 +96,12 @@ def keep_top_p(logits: Array, p: float | Array) -> Array:
     [-inf, -0.69, -1.2]
     """
     logits, _ = _checked(logits)
-    p = _per_row("top_p", p, logits, 0, 1)
+    p = per_row("top_p", p, logits, 0, 1)
     if np.all(p == 1):
         return logits
     rising = np.sort(logits, axis=-1)
     mass = softmax(rising[..., ::-1].astype(np.float64)).cumsum(axis=-1)
-    short = mass[..., :-1] < p - _slack(logits)  # with so many tokens p is not yet reached
+    short = mass[..., :-1] < p - rounding_slack(logits)  # with so many tokens p is not yet reached
     n_kept = np.where(p == 1, logits.shape[-1], 1 + short.sum(axis=-1, keepdims=True))
     return _keep_largest(logits, rising, n_kept)
 
@@ -121,12 +120,12 @@ def keep_min_p(logits: Array, min_p: float | Array) -> Array:
     [-inf, -1.2, -0.51]
     """
     logits, top = _checked(logits)
-    min_p = _per_row("min_p", min_p, logits, 0, 1)
+    min_p = per_row("min_p", min_p, logits, 0, 1)
     if np.all(min_p == 0):
         return logits
     with np.errstate(divide="ignore"):
         distance = np.log(min_p)  # log(0) = -inf keeps everything
-    kept = logits >= top + distance - _slack(logits)
+    kept = logits >= top + distance - rounding_slack(logits)
     return np.where(kept, logits, -np.inf)
 
 
@@ -161,8 +160,8 @@ def penalize_presence_frequency(
     [0.0, -0.6, -0.8]
     """
     logits, _ = _checked(logits)
-    presence = _per_row("presence_penalty", presence, logits, -2, 2)
-    frequency = _per_row("frequency_penalty", frequency, logits, -2, 2)
+    presence = per_row("presence_penalty", presence, logits, -2, 2)
+    frequency = per_row("frequency_penalty", frequency, logits, -2, 2)
     counts = np.asarray(counts)
     if counts.shape != logits.shape or np.any(counts < 0):
         raise ValueError(f"counts must be {logits.shape} and not negative, got {counts.shape}")
@@ -297,7 +296,7 @@ def draw(probabilities: Array, rng: np.random.Generator) -> Array:
     total = probabilities.sum(axis=-1)
     if not np.all(np.abs(total - 1) <= 1e-3):
         raise ValueError(f"probabilities must sum to 1, got {total}")
-    return _invert(probabilities, rng.random(total.shape))
+    return invert(probabilities, rng.random(total.shape))
 
 
 def gumbel_max(logits: Array, rng: np.random.Generator) -> Array:
@@ -337,265 +336,22 @@ def exponential_race(probabilities: Array, rng: np.random.Generator) -> Array:
     return times.argmin(axis=-1)
 
 
-class Shortlist(NamedTuple):
-    """The tokens of each row that its filters keep, with their probabilities.
-
-    `settled` is False for a row that has no short list: nothing filters it, or its filters
-    keep too much of the vocabulary. Its probabilities are all 0.
-
-    Shapes: ids, probabilities: (B, M), by rising id, with probability 0 where a token is
-            dropped or a row holds fewer than M; settled: (B,)
-    """
-
-    ids: Array
-    probabilities: Array
-    settled: Array
-
-
-def shortlist(
-    logits: Array,
-    temperature: float | Array = 1.0,
-    top_k: int | Array = 0,
-    top_p: float | Array = 1.0,
-    min_p: float | Array = 0.0,
-) -> Shortlist:
-    """Find the tokens that temperature, min-p, top-k and top-p keep without sorting them all.
-
-    Split the vocabulary into groups. The k-th largest of the groups' maxima is a floor: k
-    tokens are at least that large, so whatever lies below is none of the k largest. A few
-    hundred tokens are left, and the filters decide among those.
-
-    Shapes: logits (B, V); each parameter a number, or (B,) for one per row
-    Raises: ValueError as the filters do.
-
-    >>> logits = np.log(np.arange(1.0, 2001.0))[None]
-    >>> ids, probabilities, settled = shortlist(logits, top_k=2)
-    >>> ids[probabilities > 0].tolist(), settled.tolist()
-    ([1998, 1999], [True])
-    """
-    logits = np.asarray(logits)
-    temperature, *filters = row_parameters(logits, temperature, top_k, top_p, min_p)
-    return shorten(Rows(logits, temperature), *filters)
-
-
-def sample(
-    logits: Array,
-    rng: np.random.Generator,
-    temperature: float | Array = 1.0,
-    top_k: int | Array = 0,
-    top_p: float | Array = 1.0,
-    min_p: float | Array = 0.0,
-) -> Array:
-    """Draw one id per row, as temperature, min-p, top-k, top-p, softmax and `draw` would, faster.
-
-    The same numbers of `rng` give the same ids, but for rounding. Rows with a `shortlist` are
-    drawn from it; only the others cost passes over the whole vocabulary, or a sort.
-
-    Shapes: logits (B, V); each parameter a number, or (B,) for one per row; result (B,)
-    Raises: ValueError as the filters do.
-
-    >>> sample(np.log([[0.1, 0.9], [0.9, 0.1]]), np.random.default_rng(0), temperature=0).tolist()
-    [1, 0]
-    """
-    logits = np.asarray(logits)
-    temperature, *filters = row_parameters(logits, temperature, top_k, top_p, min_p)
-    return choose(Rows(logits, temperature), rng.random(len(logits)), *filters)
-
-
-class Rows:
-    """What `sample` reads of all V logits (B, V); everything else sees a few hundred a row.
-
-    `sampling_torch` has the same in PyTorch.
-    """
-
-    def __init__(self, logits: Array, temperature: Array):
-        whole_numbers = logits.dtype.kind != "f"
-        self.logits = logits.astype(np.float64) if whole_numbers else logits
-        self.temperature = temperature
-        # A group is every n-th token, as NumPy is fastest along whole rows; about 64 tokens.
-        self.n_groups = max(1, logits.shape[1] // 64)
-
-    def maxima(self) -> Array:
-        """Return the largest logit of each group: (B, n)."""
-        n_rows, n_vocab = self.logits.shape
-        n = self.n_groups
-        rest = n_vocab % n
-        whole = self.logits[:, : n_vocab - rest].reshape(n_rows, n_vocab // n, n)
-        maxima = whole.max(axis=1)
-        np.maximum(maxima[:, :rest], self.logits[:, n_vocab - rest :], out=maxima[:, :rest])
-        return maxima
-
-    def members(self, row: Array, group: Array) -> tuple[Array, Array]:
-        """Return ids and logits of some groups, each (m, size); -inf for ids of V and more."""
-        n_vocab = self.logits.shape[1]
-        ids = group[:, None] + np.arange(0, n_vocab, self.n_groups)
-        logits = self.logits[row[:, None], np.minimum(ids, n_vocab - 1)]
-        return ids, np.where(ids < n_vocab, logits, -np.inf)
-
-    def whole(self, rows: Array) -> Array:
-        """Return all logits of some rows, divided by the temperature: (r, V)."""
-        logits = self.logits if rows.all() else self.logits[rows]
-        return apply_temperature(logits, self.temperature[rows, 0])
-
-
-def row_parameters(
-    logits: Array,
-    temperature: float | Array,
-    top_k: int | Array,
-    top_p: float | Array,
-    min_p: float | Array,
-) -> tuple[Array, ...]:
-    """Check the parameters of a batch and return each as (B, 1); greedy is the best 1 of all.
-
-    Raises: ValueError for logits that are not (B, V), and as the filters do.
-    """
-    if logits.ndim != 2 or logits.shape[1] == 0:
-        raise ValueError(f"logits must be (B, V), V at least 1, got shape {tuple(logits.shape)}")
-    given = (
-        _per_row("temperature", temperature, logits, 0, np.inf),
-        _per_row("top_k", top_k, logits, 0, np.inf, whole=True),
-        _per_row("top_p", top_p, logits, 0, 1),
-        _per_row("min_p", min_p, logits, 0, 1),
-    )
-    greedy = given[0] == 0
-    return tuple(
-        np.broadcast_to(np.where(greedy, value, parameter), (len(logits), 1))
-        for value, parameter in zip((1, 1, 1, 0), given, strict=True)
-    )
-
-
-def shorten(rows: Rows, top_k: Array, top_p: Array, min_p: Array) -> Shortlist:
-    """Return the shortlist of `rows`, with each parameter as (B, 1)."""
-    groups = rows.maxima()
-    # Dividing by the temperature keeps the order: these are the maxima of what it leaves.
-    maxima = apply_temperature(groups, rows.temperature[:, 0])
-    top = maxima.max(axis=-1, keepdims=True)
-    unlimited = ((top_k == 0) & (min_p == 0))[:, 0]
-    by_mass = unlimited & (top_p[:, 0] < 1)  # top-p alone counts the mass of the whole row
-    n, total = np.array(top_k), np.zeros(top.shape)
-    if by_mass.any():
-        total[by_mass] = _weight(rows.whole(by_mass), top[by_mass])
-        n[by_mass] = _n_for(top_p[by_mass] * total[by_mass], maxima[by_mass])
-    floor = np.maximum(_kth_largest(maxima, n), _min_p_bound(top, min_p))
-    floor[unlimited & ~by_mass] = np.inf  # no filter, no list
-
-    above = maxima >= floor
-    n_above = above.sum(axis=-1)
-    settled = (n_above > 0) & (n_above <= maxima.shape[-1] // 2)  # longer lists save little
-    row, group = np.nonzero(above & settled[:, None])
-    ids, logits = rows.members(row, group)
-    # The row's largest beside them: what temperature does to them may depend on it.
-    logits = np.append(logits, groups.max(axis=-1, keepdims=True)[row], axis=-1)
-    logits = apply_temperature(logits, rows.temperature[row, 0])[:, :-1]
-
-    listed = logits >= floor[row]
-    row = np.broadcast_to(row[:, None], ids.shape)[listed]
-    ids, logits = _table(row, ids[listed], logits[listed], len(floor))
-
-    alone = settled & by_mass
-    if alone.any():
-        # p of the row's mass is more of the list's own mass, of which p is counted below.
-        slack, ratio = _slack(logits), total[alone] / _weight(logits[alone], top[alone])
-        share = (top_p[alone] - slack) * ratio + slack
-        top_p = np.array(top_p, dtype=np.float64)
-        top_p[alone] = np.clip(share, 0, 1)
-        settled[alone] = share[:, 0] < 1  # else the list does not reach p
-    probabilities = np.zeros_like(logits)
-    if settled.any():
-        kept = _filtered(logits[settled], *(x[settled, 0] for x in (top_k, top_p, min_p)))
-        probabilities[settled] = softmax(kept)
-    return Shortlist(ids, probabilities, settled)
-
-
-def _table(row: Array, ids: Array, logits: Array, n_rows: int) -> tuple[Array, Array]:
-    """Return a list of (row, id, logit) as tables (B, M): ids rise, -inf fills short rows."""
-    order = np.lexsort((ids, row))
-    n_listed = np.bincount(row, minlength=n_rows)
-    place = np.arange(len(row)) - np.repeat(n_listed.cumsum() - n_listed, n_listed)
-    shape, at = (n_rows, n_listed.max(initial=1)), (row[order], place)
-    id_table, logit_table = np.zeros(shape, np.int64), np.full(shape, -np.inf, logits.dtype)
-    id_table[at], logit_table[at] = ids[order], logits[order]
-    return id_table, logit_table
-
-
-def _n_for(wanted: Array, maxima: Array) -> Array:
-    """Return how many of the largest maxima it takes to hold a mass (B, 1), at most a quarter.
-
-    A guess where a group hides a second large logit: whether the list holds the mass shows later.
-    """
-    falling = np.sort(maxima, axis=-1)[:, ::-1].astype(np.float64)
-    mass = np.exp(falling - falling[:, :1]).cumsum(axis=-1)
-    return np.minimum(1 + (mass < wanted).sum(axis=-1, keepdims=True), maxima.shape[-1] // 4)
-
-
-def _kth_largest(maxima: Array, k: Array) -> Array:
-    """Return the k-th largest of each row, -inf where k is 0 or too large: (B, 1)."""
-    n_groups = maxima.shape[-1]
-    known = (k > 0) & (k <= n_groups)
-    place = np.where(known, n_groups - k, 0)
-    rising = np.partition(maxima, np.unique(place), axis=-1)
-    return np.where(known, np.take_along_axis(rising, place, axis=-1), -np.inf)
-
-
-def _min_p_bound(top: Array, min_p: Array) -> Array:
-    """Return a number just below what min-p keeps; all that is not -inf where it keeps all."""
-    with np.errstate(divide="ignore"):
-        bound = (top + np.log(min_p) - _slack(top)).astype(top.dtype)  # as in keep_min_p
-    return np.maximum(np.nextafter(bound, top.dtype.type(-np.inf)), np.finfo(top.dtype).min)
-
-
-def choose(rows: Rows, uniform: Array, top_k: Array, top_p: Array, min_p: Array) -> Array:
-    """Return the ids that uniform numbers (B,) stand for, with each parameter as (B, 1)."""
-    table, probabilities, settled = shorten(rows, top_k, top_p, min_p)
-    chosen = np.zeros(len(uniform), dtype=np.int64)
-    place = _invert(probabilities[settled], uniform[settled])
-    chosen[settled] = table[settled, place]  # a place in the list is no id yet
-    free = ((top_k == 0) & (top_p == 1) & (min_p == 0))[:, 0]
-    for rest in (free, ~settled & ~free):  # what nothing filters needs no sort
-        if rest.any():
-            kept = _filtered(rows.whole(rest), *(x[rest, 0] for x in (top_k, top_p, min_p)))
-            chosen[rest] = _invert_in_groups(softmax(kept), uniform[rest])
-    return chosen
-
-
-def _weight(logits: Array, top: Array) -> Array:
-    """Return the sum of exp(logits - top) of each row: (…, 1)."""
-    distance = np.subtract(logits, top, dtype=np.float64)
-    return np.exp(distance, out=distance).sum(axis=-1, keepdims=True)
-
-
-def _filtered(logits: Array, top_k: int | Array, top_p: float | Array, min_p: float | Array):
-    """Apply the filters in vLLM's order; each sees what the one before left."""
-    return keep_top_p(keep_top_k(keep_min_p(logits, min_p), top_k), top_p)
-
-
-def _invert(weights: Array, uniform: Array) -> Array:
+def invert(weights: Array, uniform: Array) -> Array:
     """Return where uniform numbers (…) from [0, 1) fall among the summed weights (…, V)."""
     mass = weights.cumsum(axis=-1, dtype=np.float64)
     # The first place whose sum is above the threshold raised it: its weight is not 0.
     return (mass <= uniform[..., None] * mass[..., -1:]).sum(axis=-1)
 
 
-def _invert_in_groups(weights: Array, uniform: Array) -> Array:
-    """As `_invert` for (B, V), without summing it all: first the group of 64, then the place."""
-    size, n_vocab = 64, weights.shape[1]
-    sums = np.add.reduceat(weights, np.arange(0, n_vocab, size), axis=1)
-    group = _invert(sums, uniform)[:, None]
-    # How far inside its group a number falls is again uniform in [0, 1).
-    mass = sums.cumsum(axis=1, dtype=np.float64)
-    left = np.take_along_axis(mass, group, axis=1) - uniform[:, None] * mass[:, -1:]
-    inside = np.clip(1 - left / np.take_along_axis(sums, group, axis=1), 0, np.nextafter(1, 0))
-    ids = group * size + np.arange(size)
-    members = np.take_along_axis(weights, np.minimum(ids, n_vocab - 1), axis=1)
-    place = _invert(np.where(ids < n_vocab, members, 0), inside[:, 0])
-    return group[:, 0] * size + place
+def as_floats(logits: Array) -> Array:
+    """Return logits in a format to compute in: whole numbers become float64."""
+    logits = np.asarray(logits)
+    return logits if logits.dtype.kind == "f" else logits.astype(np.float64)
 
 
 def _checked(logits: Array) -> tuple[Array, Array]:
     """Return logits as floats, and the largest of each row (…, 1), which must be finite."""
-    logits = np.asarray(logits)
-    if logits.dtype.kind != "f":
-        logits = logits.astype(np.float64)
+    logits = as_floats(logits)
     if logits.ndim == 0 or logits.shape[-1] == 0:
         raise ValueError(f"logits must be (…, V) with V at least 1, got shape {logits.shape}")
     top = logits.max(axis=-1, keepdims=True)  # NaN if any logit is NaN
@@ -616,7 +372,7 @@ def _checked_weights(probabilities: Array) -> Array:
     return weights
 
 
-def _per_row(
+def per_row(
     name: str, value: float | Array, logits: Array, low: float, high: float, whole: bool = False
 ) -> Array:
     """Return a parameter as () or (…, 1), so that it broadcasts against logits (…, V)."""
@@ -649,7 +405,7 @@ def _counts(logits: Array, ids: Sequence) -> Array:
 
 
 def _penalize_seen(logits: Array, seen: Array, penalty: float | Array) -> Array:
-    penalty = _per_row("repetition_penalty", penalty, logits, 0, np.inf)
+    penalty = per_row("repetition_penalty", penalty, logits, 0, np.inf)
     if np.any(penalty == 0):
         raise ValueError("repetition_penalty must be above 0, got 0")
     penalized = np.where(logits > 0, logits / penalty, logits * penalty)
@@ -665,6 +421,6 @@ def _keep_largest(logits: Array, rising: Array, n: Array) -> Array:
     return np.where(above | (ties & (ties.cumsum(axis=-1) <= n_ties)), logits, -np.inf)
 
 
-def _slack(logits: Array) -> float:
+def rounding_slack(logits: Array) -> float:
     """What rounding may take from a sum of probabilities: a bound reached but for that counts."""
     return max(1e-12, 2 * float(np.finfo(logits.dtype).eps))

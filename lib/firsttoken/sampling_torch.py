@@ -1,6 +1,6 @@
 """The batched sampler for logits that live in PyTorch: on the CPU's cores, or on a GPU.
 
-Same signatures, same kept tokens and same law as `firsttoken.sampling`, which is the reference.
+Same signatures, kept tokens and distribution as `firsttoken.shortlist`, which is the reference.
 PyTorch makes the passes over the vocabulary; the few hundred tokens of a row that are left go to
 the reference, so that no filter is written twice.
 """
@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from firsttoken import sampling
-from firsttoken.sampling import Shortlist
+from firsttoken.sampling import apply_temperature
+from firsttoken.shortlist import Shortlist, choose, row_parameters, shorten
 
 
 def shortlist(
@@ -20,7 +20,7 @@ def shortlist(
     top_p: float | Tensor = 1.0,
     min_p: float | Tensor = 0.0,
 ) -> Shortlist:
-    """Find the tokens that temperature, min-p, top-k and top-p keep: `sampling.shortlist`.
+    """Find the tokens that temperature, min-p, top-k and top-p keep: `shortlist.shortlist`.
 
     Shapes: logits (B, V); each parameter a number, or (B,) for one per row; the result is NumPy
     Raises: ValueError as the filters do.
@@ -30,7 +30,7 @@ def shortlist(
     [1998, 1999]
     """
     temperature, *filters = _row_parameters(logits, temperature, top_k, top_p, min_p)
-    return sampling.shorten(Rows(logits, temperature), *filters)
+    return shorten(Rows(logits, temperature), *filters)
 
 
 def sample(
@@ -54,12 +54,12 @@ def sample(
     """
     temperature, *filters = _row_parameters(logits, temperature, top_k, top_p, min_p)
     uniform = torch.rand(len(logits), generator=rng, dtype=torch.float64, device=rng.device)
-    ids = sampling.choose(Rows(logits, temperature), uniform.cpu().numpy(), *filters)
+    ids = choose(Rows(logits, temperature), uniform.cpu().numpy(), *filters)
     return torch.from_numpy(ids).to(logits.device)
 
 
 class Rows:
-    """What `sample` reads of all V logits: `sampling.Rows` in PyTorch.
+    """What `sample` reads of all V logits: `shortlist.Rows` in PyTorch.
 
     Formats narrower than float32 are widened first.
     """
@@ -89,9 +89,9 @@ class Rows:
         """Return all logits of some rows, divided by the temperature: (r, V)."""
         device = self.logits.device
         logits = self.logits if rows.all() else self.logits[torch.from_numpy(rows).to(device)]
-        return sampling.apply_temperature(logits.cpu().numpy(), self.temperature[rows, 0])
+        return apply_temperature(logits.cpu().numpy(), self.temperature[rows, 0])
 
 
 def _row_parameters(logits: Tensor, *parameters: float | Tensor) -> tuple[np.ndarray, ...]:
     on_cpu = (x.cpu().numpy() if isinstance(x, Tensor) else x for x in parameters)
-    return sampling.row_parameters(logits, *on_cpu)
+    return row_parameters(logits, *on_cpu)
