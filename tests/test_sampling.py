@@ -541,6 +541,29 @@ def test_filters_keep_dtype_inputs_and_dropped_tokens(function, name, good, bad)
 
 
 @pytest.mark.parametrize(("function", "name", "good", "bad"), FILTERS)
+def test_filters_widen_half_precision(function, name, good, bad):
+    z = np.array([1.0, -np.inf, 2.0, 0.5], dtype=np.float16)
+    got = function(z, good)
+    assert got.dtype == np.float32
+    np.testing.assert_array_equal(got, function(z.astype(np.float32), good))
+
+
+def test_half_precision_holds_a_whole_vocabulary():
+    """Summed in float16, 128,000 equal weights are infinite, and every probability is 0."""
+    z = np.zeros((1, 128_000), dtype=np.float16)
+    with np.errstate(over="ignore"):
+        assert np.exp(z).sum() == np.inf
+    np.testing.assert_allclose(softmax(z), 1 / 128_000)
+    for params in (SamplingParams(), SamplingParams(top_p=0.5), SamplingParams(temperature=0.7)):
+        p = next_token_distribution(z, params)
+        assert p.sum() == pytest.approx(1, abs=1e-4)
+        assert 0 <= draw(p, np.random.default_rng(0))[0] < 128_000
+    # 0.1 and 0.9 of 128,000 equal tokens: exactly so many, as in float32.
+    for share in (0.1, 0.9):
+        assert len(kept(keep_top_p(z[0], share))) == round(share * 128_000)
+
+
+@pytest.mark.parametrize(("function", "name", "good", "bad"), FILTERS)
 def test_filters_name_what_is_wrong(function, name, good, bad):
     for value in bad:
         with pytest.raises(ValueError, match=name):

@@ -174,3 +174,14 @@ def test_batches_name_what_is_wrong(function):
     for z in (nan, infinite, dropped, np.zeros(5), np.zeros((2, 0)), np.zeros((1, 2, 3))):
         with pytest.raises(ValueError, match="logits"):
             function(z, top_k=3)
+
+
+def test_half_precision_is_widened():
+    """A draw from sums that are infinite would have no place in the vocabulary."""
+    z = np.zeros((2, 128_000), dtype=np.float16)
+    for parameters in ({}, {"top_p": 0.5}, {"temperature": np.array([0.5, 1.0])}, {"top_k": 50}):
+        got = sample(z, np.random.default_rng(0), **parameters)
+        np.testing.assert_array_equal(
+            got, sample(z.astype(np.float32), np.random.default_rng(0), **parameters)
+        )
+        assert ((got >= 0) & (got < 128_000)).all()

@@ -1,4 +1,8 @@
-"""From logits to the next token: temperature, filters, penalties, and the draw itself."""
+"""From logits to the next token: temperature, filters, penalties, and the draw itself.
+
+All compute in the format of the logits and return it, but in float32 for float16, and in float64
+for whole numbers.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -344,9 +348,14 @@ def invert(weights: Array, uniform: Array) -> Array:
 
 
 def as_floats(logits: Array) -> Array:
-    """Return logits in a format to compute in: whole numbers become float64."""
+    """Return logits in a format to compute in: float16 as float32, whole numbers as float64.
+
+    Its sums would end at 65,504 in float16, which is less than a vocabulary may have tokens.
+    """
     logits = np.asarray(logits)
-    return logits if logits.dtype.kind == "f" else logits.astype(np.float64)
+    if logits.dtype.kind != "f":
+        return logits.astype(np.float64)
+    return logits.astype(np.float32) if logits.dtype == np.float16 else logits
 
 
 def _checked(logits: Array) -> tuple[Array, Array]:
