@@ -932,6 +932,8 @@ def attend(q=(1, 2, 1, 2), tables=((0,),), lengths=(3,), keys=BLOCKS, **kwargs):
     [
         (lambda: BlockPool(0, 4), "n_blocks must be an integer of at least 1, got 0"),
         (lambda: BlockPool(4, 1.5), "block_size must be an integer of at least 1, got 1.5"),
+        (lambda: BlockPool(True, 1), "n_blocks must be an integer of at least 1, got True"),
+        (lambda: BlockPool(4, True), "block_size must be an integer of at least 1, got True"),
         (
             lambda: PagedCache(TOY.replace(kv_source=[0, 0]), BlockPool(4, 4)),
             "expected keys and values in every layer",

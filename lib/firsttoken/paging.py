@@ -10,13 +10,13 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from numbers import Integral
 from typing import Protocol
 
 import numpy as np
 
 from firsttoken.architectures import Architecture
 from firsttoken.attention import attention
+from firsttoken.checks import check_count
 
 Array = np.ndarray
 Length = int | Callable[[np.random.Generator], int]
@@ -90,14 +90,14 @@ class BlockPool:
     """
 
     def __init__(self, n_blocks: int, block_size: int, prefix_caching: bool = False) -> None:
-        _check_count("n_blocks", n_blocks)
-        _check_count("block_size", block_size)
-        self.n_blocks, self.block_size, self.prefix_caching = n_blocks, block_size, prefix_caching
+        self.n_blocks = check_count("n_blocks", n_blocks, at_least=1)
+        self.block_size = check_count("block_size", block_size, at_least=1)
+        self.prefix_caching = prefix_caching
         self._requests: dict[Hashable, _Request] = {}
-        self._holders = [0] * n_blocks
-        self._hashes: list[bytes | None] = [None] * n_blocks  # of full blocks
+        self._holders = [0] * self.n_blocks
+        self._hashes: list[bytes | None] = [None] * self.n_blocks  # of full blocks
         self._blocks_with: dict[bytes, list[int]] = {}  # hash to the blocks that have it
-        self._empty = list(range(n_blocks))[::-1]  # a stack: unheld, nothing to reuse
+        self._empty = list(range(self.n_blocks))[::-1]  # a stack: unheld, nothing to reuse
         self._cached: OrderedDict[int, None] = OrderedDict()  # unheld, least recently used first
 
     @property
@@ -420,7 +420,7 @@ def paged_attention(
     3.0
     """
     _check_paged(q, keys, values, block_tables, lengths)
-    _check_count("part", part)
+    check_count("part", part, at_least=1)
     if form not in ("gather", "merge"):
         raise ValueError(f"form must be 'gather' or 'merge', got {form!r}")
     result = np.empty_like(q)
@@ -535,10 +535,10 @@ def memory_waste(
         ("max_length", max_length),
         ("block_size", block_size),
     ):
-        _check_count(name, value)
+        check_count(name, value, at_least=1)
     for n_prompt, n_output in lengths:
-        _check_count("lengths: n_prompt", n_prompt)
-        _check_count("lengths: n_output", n_output)
+        check_count("lengths: n_prompt", n_prompt, at_least=1)
+        check_count("lengths: n_output", n_output, at_least=1)
         if n_prompt + n_output > max_length:
             raise ValueError(
                 f"lengths: {n_prompt} + {n_output} tokens, expected at most max_length {max_length}"
@@ -566,7 +566,7 @@ def last_block_waste(n_tokens: Array, block_size: int) -> Array:
     >>> waste.max(), waste.mean()
     (np.int64(15), np.float64(7.5))
     """
-    _check_count("block_size", block_size)
+    check_count("block_size", block_size, at_least=1)
     n_tokens = np.asarray(n_tokens)
     if not np.issubdtype(n_tokens.dtype, np.integer) or np.any(n_tokens < 0):
         raise ValueError(f"n_tokens must be integers of at least 0, got {n_tokens}")
@@ -767,14 +767,12 @@ def chat_trace(
     for name, value in (("rate", rate), ("think_s", think_s)):
         if not 0 < value < math.inf:
             raise ValueError(f"{name} must be positive and finite, got {value!r}")
-    _check_count("n_conversations", n_conversations)
-    _check_count("vocab_size", vocab_size)
-    _check_count("n_system", n_system, at_least=0)
+    check_count("n_conversations", n_conversations, at_least=1)
+    check_count("vocab_size", vocab_size, at_least=1)
+    check_count("n_system", n_system)
 
     def draw(name: str, length: Length) -> int:
-        n = length(rng) if callable(length) else length
-        _check_count(name, n)
-        return int(n)
+        return check_count(name, length(rng) if callable(length) else length, at_least=1)
 
     def message(n: int) -> tuple[int, ...]:
         return tuple(rng.integers(vocab_size, size=n).tolist())
@@ -944,8 +942,3 @@ def _check_paged(
 def _hash_block(parent: bytes, tokens: list[int]) -> bytes:
     """Return the hash of a full block's text: of the hash of all before it, and of its tokens."""
     return hashlib.sha256(parent + repr(tokens).encode()).digest()
-
-
-def _check_count(name: str, value: int, at_least: int = 1) -> None:
-    if not isinstance(value, Integral) or value < at_least:
-        raise ValueError(f"{name} must be an integer of at least {at_least}, got {value!r}")
