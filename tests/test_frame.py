@@ -25,7 +25,8 @@ LAYERS = {
     "facts": "checks paths units hardware architectures start provenance",
     "closed forms": "roofline kv_cache throughput",
     "arrays": "protocols metrics rope attention flash recurrent quantization sampling shortlist "
-    "automaton constrained speculative paging parallel assignments prediction",
+    "automaton constrained speculative paging fragmentation prefix_routing parallel assignments "
+    "prediction",
     "machines": "checkpoint llama llama_torch tokenizer generate evaluation search measure pruning "
     "batching engine server sampling_torch speculative_torch parallel_torch",
     "faces": "plots explore exercises",

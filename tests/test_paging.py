@@ -1,8 +1,7 @@
-"""paging: lives of requests against a plain model, attention through tables, wastes, chats."""
+"""paging: lives of requests against a plain model, and attention through block tables."""
 
 import copy
 import hashlib
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -22,18 +21,12 @@ from firsttoken.architectures import Architecture
 from firsttoken.attention import attention
 from firsttoken.llama import load_model
 from firsttoken.paging import (
-    POLICIES,
-    ROUTES,
     BlockPool,
     OutOfBlocks,
     PagedCache,
     PagedSequence,
     Usage,
-    chat_trace,
-    last_block_waste,
-    memory_waste,
     paged_attention,
-    replay,
 )
 
 TOY = Architecture("toy", 2, 8, 1, 1, 1, 16, 32)  # two layers, one number per key and value
@@ -724,202 +717,8 @@ def test_the_shipped_model_through_blocks():
         run(i, [*prompt[:20], token], 20)
 
 
-# --- waste
-
-
-def test_waste_of_the_last_block():
-    """Six lengths from a course, in blocks of 16: 17.9 % of the slots are empty."""
-    lengths = np.array([10, 17, 33, 64, 65, 100])
-    waste = last_block_waste(lengths, 16)
-    assert waste.tolist() == [6, 15, 15, 0, 15, 12]
-    assert round(waste.sum() / (lengths + waste).sum(), 3) == 0.179
-
-
-@given(block_size=st.integers(1, 300), periods=st.integers(1, 5))
-def test_mean_waste_of_the_last_block(block_size, periods):
-    """(b - 1)/2 over whole periods of lengths; never more than b - 1."""
-    waste = last_block_waste(np.arange(1, periods * block_size + 1), block_size)
-    assert waste.mean() == (block_size - 1) / 2
-    assert 0 <= waste.min() <= waste.max() == block_size - 1
-
-
-def lognormal_lengths(n, rng):
-    """Means of ShareGPT in the paper's fig. 11: 161 prompt tokens, 338 output tokens."""
-    shape = np.sqrt(np.log(2))  # standard deviation = mean
-    columns = [rng.lognormal(np.log(m) - shape**2 / 2, shape, n) for m in (161.31, 337.99)]
-    return np.clip(np.ceil(columns), 1, 1000).astype(int).T.tolist()
-
-
-PAPER_SLOTS = 12 * 2**30 // 819_200  # OPT-13B on a 40 GB A100: 12 GB of cache, table 1
-
-
-def test_the_paper_s_shares():
-    """Fig. 2 of arXiv:2309.06180: the order and about the size; its trace is not public."""
-    lengths = lognormal_lengths(1000, np.random.default_rng(0))
-    published = {"max": 0.204, "pow2": 0.268, "oracle": 0.382, "paged": 0.963}
-    wastes = {policy: memory_waste(lengths, PAPER_SLOTS, policy) for policy in POLICIES}
-    for policy, share in published.items():
-        assert abs(wastes[policy].used - share) < 0.05
-    # Seven requests of 2,048 slots fit into 15,728, whatever their lengths: 8.9 % stay free.
-    assert round(wastes["max"].external, 3) == 0.089
-    assert wastes["max"].batch == 7
-    # Exact lengths in a list of holes: the buddy allocator is a good part of the published waste.
-    exact = memory_waste(lengths, PAPER_SLOTS, "oracle", allocator="first_fit")
-    assert exact.external < wastes["oracle"].external / 2
-
-
-some_lengths = st.lists(
-    st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=25
-).map(lambda lengths: lengths + [(40, 40)] * 40)  # enough that someone waits
-
-
-@settings(max_examples=50)
-@given(
-    lengths=some_lengths,
-    policy=st.sampled_from(POLICIES),
-    allocator=st.sampled_from(["buddy", "first_fit"]),
-    n_slots=st.integers(128, 700),
-    block_size=st.integers(1, 40),
-)
-def test_every_slot_is_counted_once(lengths, policy, allocator, n_slots, block_size):
-    waste = memory_waste(
-        lengths,
-        n_slots,
-        policy,
-        max_length=100,
-        block_size=block_size,
-        allocator=allocator,
-    )
-    shares = (waste.used, waste.reservation, waste.internal, waste.external)
-    assert min(shares) >= -1e-12
-    assert sum(shares) == pytest.approx(1)
-    if policy == "oracle":
-        assert waste.internal == 0
-    if policy == "paged":  # at most one block per request is not full
-        held = waste.reservation + waste.internal
-        assert held * n_slots <= waste.batch * (block_size - 1) + 1e-9
-    assert waste.batch * 2 <= n_slots
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_everybody_gets_all_tokens(policy):
-    """Equal requests, so the average can be written down: 4 at a time, prompts of 8, 8 more."""
-    waste = memory_waste([(8, 8)] * 40, 64, policy, max_length=16, block_size=8)
-    if policy != "paged":
-        # Held before each of the eight steps: 8 … 15 of 16 slots.
-        assert (waste.batch, waste.used, waste.internal, waste.external) == (4, 11.5 / 16, 0, 0)
-    else:
-        assert waste.used > 11.5 / 16
-        assert waste.batch > 4
-
-
-@given(
-    kind=st.sampled_from(["buddy", "first_fit"]),
-    n_slots=st.integers(1, 200),
-    steps=st.lists(st.tuples(st.booleans(), st.integers(1, 60)), max_size=60),
-)
-def test_allocators_hand_out_every_slot_once(kind, n_slots, steps):
-    memory = paging._ALLOCATORS[kind](n_slots)
-    whole = copy.deepcopy(vars(memory))
-    places = []
-    for release, n in steps:
-        if release and places:
-            memory.release(*places.pop(n % len(places)))
-            continue
-        place = memory.place(n)
-        taken = np.zeros(n_slots, dtype=int)
-        for start, size in places:
-            taken[start : start + size] += 1
-        if place is None:
-            holes = "".join(map(str, taken)).split("1")
-            if kind == "first_fit":
-                assert max(map(len, holes)) < n
-            else:  # no free aligned power of two is large enough
-                size = 1 << (n - 1).bit_length()
-                starts = range(0, n_slots - size + 1, size)
-                assert all(taken[at : at + size].any() for at in starts)
-            continue
-        start, size = place
-        assert 0 <= start < start + size <= n_slots
-        assert size >= n
-        assert not taken[start : start + size].any()
-        places.append(place)
-    for place in places:
-        memory.release(*place)
-    assert vars(memory) == whole
-
-
-# --- chats over prefix caches
-
-
-def pools(n, n_blocks=2000, block_size=16):
-    return [BlockPool(n_blocks, block_size, prefix_caching=True) for _ in range(n)]
-
-
-def test_turns_of_a_chat_grow_by_answer_and_message():
-    turns = chat_trace(5, np.random.default_rng(0), n_turns=4, n_system=10, n_user=3, n_answer=7)
-    assert [turn.arrival_s for turn in turns] == sorted(turn.arrival_s for turn in turns)
-    for conversation in range(5):
-        own = [turn for turn in turns if turn.conversation == conversation]
-        assert [len(turn.prompt) for turn in own] == [13, 23, 33, 43]
-        for before, after in pairwise(own):
-            assert after.prompt[:-3] == before.prompt + before.answer
-        assert own[0].prompt[:10] == turns[0].prompt[:10]
-    again = chat_trace(5, np.random.default_rng(0), n_turns=4, n_system=10, n_user=3, n_answer=7)
-    assert again == turns
-
-
-@settings(max_examples=25)
-@given(block_size=st.integers(1, 70), n_system=st.integers(0, 100), seed=st.integers(0, 99))
-def test_a_large_cache_finds_all_that_was_said(block_size, n_system, seed):
-    """Full blocks of the turn before; the first turn of all finds nothing, of others the system's.
-
-    Tokens are of so many kinds that two messages starting alike have odds below 1e-12.
-    """
-    lengths = {"n_turns": 3, "n_system": n_system, "n_user": 20, "n_answer": 30}
-    turns = chat_trace(4, np.random.default_rng(seed), vocab_size=2**60, **lengths)
-    result = replay(turns, pools(1, block_size=block_size))
-    said = {}
-    for i, turn in enumerate(turns):
-        known = said.get(turn.conversation, n_system if i else 0)
-        said[turn.conversation] = len(turn.prompt) + len(turn.answer)
-        assert result.n_cached[i] == known // block_size * block_size
-    assert result.hit_rate == pytest.approx(result.n_cached.sum() / result.n_prompt.sum())
-
-
-def test_a_small_cache_finds_less_and_host_memory_makes_up_for_it():
-    turns = chat_trace(40, np.random.default_rng(0))
-    large = replay(turns, pools(1))
-    small = replay(turns, pools(1, n_blocks=200))
-    tiered = replay(turns, pools(1, n_blocks=200), host=pools(1)[0])
-    assert small.hit_rate < large.hit_rate
-    assert (tiered.n_cached == small.n_cached).all()
-    assert (tiered.n_cached + tiered.n_loaded == large.n_cached).all()
-    assert tiered.hit_rate == large.hit_rate
-    assert (small.n_loaded == 0).all()
-    assert small.work.sum() == small.n_computed.sum() + sum(len(turn.answer) for turn in turns)
-
-
-def test_routes():
-    turns = chat_trace(40, np.random.default_rng(0))
-    results = {route: replay(turns, pools(4), route) for route in ROUTES}
-    assert results["round_robin"].pool.tolist() == [i % 4 for i in range(len(turns))]
-    stays = {
-        (turn.conversation, at)
-        for turn, at in zip(turns, results["conversation"].pool, strict=True)
-    }
-    assert len(stays) == 40
-    assert results["prefix"].hit_rate > 1.5 * results["round_robin"].hit_rate
-    assert results["prefix"].imbalance < 1.2
-    # The prefix alone: everybody follows the system prompt to the replica that saw it first.
-    herd = replay(turns, pools(4), "prefix", max_imbalance=float("inf"))
-    assert set(herd.pool) == {0}
-    assert herd.imbalance == 4
-
-
 # --- what cannot be
 
-CHAT = chat_trace(1, np.random.default_rng(0), n_turns=1)
 BLOCKS = np.zeros((2, 1, 4, 2))
 
 
@@ -945,31 +744,8 @@ def attend(q=(1, 2, 1, 2), tables=((0,),), lengths=(3,), keys=BLOCKS, **kwargs):
         (lambda: attend(q=(1, 2, 4, 2)), "lengths: 3 tokens, expected T = 4 to 4"),
         (lambda: attend(tables=[[-1]]), r"block_tables: \[-1\], expected blocks in 0 … "),
         (lambda: attend(tables=[[9]]), r"block_tables: \[9\], expected blocks in 0 … "),
-        (
-            lambda: last_block_waste([-3], 16),
-            r"n_tokens must be integers of at least 0, got \[-3\]",
-        ),
-        (lambda: last_block_waste([2.5], 16), "n_tokens must be integers of at least 0"),
         (lambda: attend(form="copy"), "form must be 'gather' or 'merge', got 'copy'"),
         (lambda: attend(part=0), "part must be an integer of at least 1, got 0"),
-        (lambda: memory_waste([(1, 1)], 9, "lru"), "policy must be one of max, pow2"),
-        (lambda: memory_waste([(1, 1)], 9, "max", allocator="slab"), "allocator must be one of"),
-        (lambda: memory_waste([(1, 0)], 9, "max"), "n_output must be an integer of at least 1"),
-        (lambda: memory_waste([(9, 9)], 9, "max", max_length=17), "at most max_length 17"),
-        (lambda: memory_waste([(1, 1)], 9, "max"), "can never be placed in 9 slots"),
-        (lambda: memory_waste([(9, 9)], 16, "paged"), "18 tokens can never run in 16 slots"),
-        (lambda: memory_waste([(1, 1)], 64, "paged"), "all fit into 64 slots at once"),
-        (lambda: last_block_waste([1], 0), "block_size must be an integer of at least 1, got 0"),
-        (lambda: chat_trace(1, np.random.default_rng(0), rate=0), "rate must be positive"),
-        (lambda: chat_trace(1, np.random.default_rng(0), n_turns=0), "n_turns must be an integer"),
-        (lambda: chat_trace(1, np.random.default_rng(0), n_system=-1), "n_system must be an"),
-        (lambda: replay([], pools(1)), "0 turns and 1 pools"),
-        (lambda: replay(CHAT, []), "1 turns and 0 pools"),
-        (lambda: replay(CHAT, pools(1), "random"), "route must be one of round_robin"),
-        (lambda: replay(CHAT, pools(1), host=BlockPool(99, 16)), "must have prefix caching"),
-        (lambda: replay(CHAT, pools(1), host=pools(1, block_size=8)[0]), "blocks of one size"),
-        (lambda: replay(CHAT, pools(1, n_blocks=9)), "a turn of 512 tokens does not fit"),
-        (lambda: replay(CHAT, pools(1), max_imbalance=0.9), "max_imbalance must be at least 1"),
     ],
 )
 def test_what_cannot_be(call, message):
