@@ -79,6 +79,7 @@ TARGET = Recipe(
 # One layer: with a second one 68 instead of 62 of 100 guesses are kept, but each takes 1.7 times
 # as long.
 DRAFT = Recipe(TARGET.shape | {"n_layers": 1}, steps=2600, short_steps=1800, from_layers=(0,))
+TOY = {"n_layers": 2, "d_model": 32, "n_heads": 2, "n_kv_heads": 1, "head_dim": 16, "d_ff": 64}
 
 
 def source_files(folder: Path) -> list[Path]:
@@ -340,12 +341,20 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--source", type=Path, default=Path(sysconfig.get_paths()["stdlib"]))
     parser.add_argument("--out", type=Path, default=ROOT / "data", help="where data/ is written")
     parser.add_argument("--work", type=Path, default=ROOT / "_build" / "training")
-    parser.add_argument("--quick", action="store_true", help="a few steps, to try the script")
+    parser.add_argument("--quick", action="store_true", help="a toy pair, to try the script")
     args = parser.parse_args(argv)
     target_recipe, draft_recipe, limits = TARGET, DRAFT, {"n_heldout": HELDOUT_FILES}
     if args.quick:
         target_recipe, draft_recipe = (
-            replace(r, steps=12, short_steps=6, warmup_steps=2) for r in (TARGET, DRAFT)
+            replace(
+                recipe,
+                shape=TOY | {"n_layers": layers},
+                steps=12,
+                short_steps=6,
+                warmup_steps=2,
+                tokens_per_step=CONTEXT,
+            )
+            for recipe, layers in ((TARGET, 2), (DRAFT, 1))
         )
         limits = {"n_heldout": 1, "max_train": 20}
     args.work.mkdir(parents=True, exist_ok=True)
@@ -362,8 +371,8 @@ def main(argv: list[str] | None = None) -> None:
     print(f"{len(texts)} files, {n_bytes:,} bytes, {len(stream):,} tokens", flush=True)
 
     common = {"vocab_size": tok.vocab_size, "tied_embeddings": True, "max_context": CONTEXT}
-    target_arch = Architecture("target", **TARGET.shape, **common)
-    draft_arch = Architecture("draft", **DRAFT.shape, **common)
+    target_arch = Architecture("target", **target_recipe.shape, **common)
+    draft_arch = Architecture("draft", **draft_recipe.shape, **common)
     compiled = not args.quick  # compiling takes longer than a few steps
     target, target_run = train(
         "target", target_recipe, target_arch, stream, args.work, compiled=compiled

@@ -59,6 +59,13 @@ def test_the_report_says_how_it_was_made(quick):
     assert (quick / "heldout.txt").stat().st_size == report["heldout"]["bytes"]
 
 
+def test_the_shipped_pair_was_made_by_the_recipes_of_the_script():
+    report = json.loads((ROOT / "data" / "model" / "training.json").read_text())
+    for name, recipe in (("target", train_model.TARGET), ("draft", train_model.DRAFT)):
+        said = json.loads(json.dumps(dataclasses.asdict(recipe)))
+        assert report[name].items() >= said.items()
+
+
 def test_a_stopped_run_ends_where_an_unbroken_one_does(tmp_path, monkeypatch):
     def run(work):
         work.mkdir(exist_ok=True)

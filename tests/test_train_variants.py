@@ -26,6 +26,8 @@ with pytest.MonkeyPatch.context() as patch:
 
 BY_NAME = {arch.name: arch for arch in train_variants.VARIANTS}
 MHA = train_variants.MHA
+# The same attention in models that train in a moment, also where bfloat16 is emulated.
+TOYS = {name: arch.replace(d_model=32, d_ff=32) for name, arch in BY_NAME.items()}
 TOKENS = torch.from_numpy(np.random.default_rng(0).integers(1024, size=(2, 150)))
 STREAM = np.random.default_rng(1).integers(1024, size=5000).astype(np.uint16)
 
@@ -181,7 +183,7 @@ def test_intervals_are_those_of_a_paired_t_test(pairs):
 
 
 def quick(patch, folder):
-    """The script's main, two steps a run, in this process and on a text of its own."""
+    """The script's main, two steps a toy, in this process and on a text of its own."""
     trained = []
     train = train_variants.train
 
@@ -196,6 +198,7 @@ def quick(patch, folder):
         )
         return list(trained)
 
+    patch.setattr(train_variants, "VARIANTS", tuple(TOYS.values()))
     patch.setattr(train_variants, "train", counted)
     patch.setattr(train_variants, "training_stream", lambda *_: STREAM)
     patch.setattr(
@@ -233,7 +236,7 @@ def test_each_variant_trains_two_steps(seven):
 
 
 def test_a_stopped_run_ends_where_an_unbroken_one_does(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(train_variants, "VARIANTS", (MHA, BY_NAME["CLA"]))
+    monkeypatch.setattr(train_variants, "VARIANTS", (TOYS["MHA"], TOYS["CLA"]))
     run()
     unbroken = results(tmp_path)
     assert run() == []  # all is there
@@ -246,7 +249,7 @@ def test_a_stopped_run_ends_where_an_unbroken_one_does(run, tmp_path, monkeypatc
 
 
 def test_a_result_of_another_recipe_is_refused(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(train_variants, "VARIANTS", (MHA,))
+    monkeypatch.setattr(train_variants, "VARIANTS", (TOYS["MHA"],))
     run()
     monkeypatch.setattr(train_variants, "RECIPE", replace(train_variants.RECIPE, muon_lr=0.01))
     with pytest.raises(SystemExit, match="another recipe"):
@@ -257,18 +260,18 @@ def test_a_loss_that_is_no_number_stops_the_run():
     recipe = replace(train_variants.RECIPE, steps=2, short_steps=2, tokens_per_step=512)
     recipe = replace(recipe, adam_lr=math.inf, warmup_steps=1)
     with pytest.raises(RuntimeError, match="MHA, seed 0: loss nan at step 1"):
-        train_variants.train(MHA, recipe, STREAM)
+        train_variants.train(TOYS["MHA"], recipe, STREAM)
 
 
-def check_report(stored: dict) -> None:
+def check_report(stored: dict, trained: dict[str, Architecture]) -> None:
     """All figures of a report follow from its runs and from the architectures."""
     assert {"machine", "date", "commit", "versions", "seeds", "wall_s"} <= set(stored["provenance"])
     names = [v["name"] for v in stored["variants"]]
-    assert names == list(BY_NAME)
+    assert names == list(trained)
     baseline = stored["variants"][0]["runs"]
     for v in stored["variants"]:
         arch = Architecture(**v["arch"])
-        assert arch == BY_NAME[v["name"]] and v["n_params"] == arch.n_params
+        assert arch == trained[v["name"]] and v["n_params"] == arch.n_params
         assert v["cache_bytes"] == kv_cache_bytes(arch, stored["text"]["context"])
         assert v["kv_bytes_per_token"] == 2 * arch.kv_elements_per_token
         assert [r["seed"] for r in v["runs"]] == stored["provenance"]["seeds"]
@@ -278,7 +281,8 @@ def check_report(stored: dict) -> None:
         )
 
 
-def test_the_report_is_whole(seven):
+def test_the_report_is_whole(seven, monkeypatch):
+    monkeypatch.setattr(train_variants, "VARIANTS", tuple(TOYS.values()))
     folder, _ = seven
     runs = {
         name: [json.loads((folder / f"{name}-{seed}.json").read_text()) for seed in (0, 1)]
@@ -286,7 +290,7 @@ def test_the_report_is_whole(seven):
     }
     windows = train_variants.heldout_windows(4)
     stored = json.loads(json.dumps(train_variants.report(runs, windows)))
-    check_report(stored)
+    check_report(stored, TOYS)
     assert stored["text"]["train_tokens_seen"] == 2 * 512
     assert str(folder) not in json.dumps(stored)  # nothing about whose machine it was
     table = train_variants.table(stored)
@@ -298,7 +302,7 @@ def test_the_report_is_whole(seven):
 )
 def test_the_stored_report_is_whole(path):
     stored = json.loads(path.read_text())
-    check_report(stored)
+    check_report(stored, BY_NAME)
     assert len(stored["provenance"]["seeds"]) >= 3
     recipe = json.loads(json.dumps(train_variants.asdict(train_variants.RECIPE)))
     assert stored["recipe"].items() <= recipe.items()
