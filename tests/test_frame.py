@@ -37,7 +37,7 @@ OUTSIDE = (
     set(),
     set(),
     {"numpy"},
-    {"joblib", "numpy", "platformdirs", "safetensors", "tokenizers", "tqdm"},
+    {"joblib", "ml_dtypes", "numpy", "platformdirs", "safetensors", "tokenizers", "tqdm"},
     {"numpy", "matplotlib", "seaborn", "ipywidgets", "IPython"},
 )
 TORCH_MODULES = {"measure", "pruning"}  # and every module named *_torch

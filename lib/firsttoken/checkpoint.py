@@ -2,17 +2,20 @@
 
 import json
 import math
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401  from here on NumPy knows bfloat16
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from firsttoken.architectures import Architecture, from_hf_config
 
 Array = np.ndarray
+
+_DTYPES = ("F64", "F32", "F16", "BF16")
 
 
 @dataclass(frozen=True)
@@ -62,46 +65,14 @@ def read_checkpoint(directory: str | Path) -> Checkpoint:
 def read_safetensors(file: str | Path) -> dict[str, Array]:
     """Read every tensor of a safetensors file, as float32.
 
-    The file is: the header's length (8 bytes), the header (JSON: name to dtype, shape and
-    place), the numbers.
-
     Raises: ValueError for a missing or corrupt file or another dtype, naming file and tensor.
     Source: huggingface/safetensors, README.md, "Format"
     """
     try:
-        data = Path(file).read_bytes()
-    except OSError as error:
-        raise ValueError(f"{file}: {error.strerror}") from None
-    start = 8 + int.from_bytes(data[:8], "little")
-    try:
-        header = json.loads(data[8:start])
-        header.pop("__metadata__", None)
-        places = {}
-        for name, entry in header.items():
-            begin, end = map(operator.index, entry["data_offsets"])
-            shape = [operator.index(n) for n in entry["shape"]]
-            places[name] = str(entry["dtype"]), shape, begin, end
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise ValueError(f"{file} is no safetensors file: its header is not readable") from None
-    tensors = {}
-    for name, (dtype, shape, begin, end) in places.items():
-        if dtype not in _DTYPES:
-            raise ValueError(f"{file}: {name} is {dtype}, expected one of {', '.join(_DTYPES)}")
-        count, size = math.prod(shape), np.dtype(_DTYPES[dtype]).itemsize
-        fits = min(*shape, begin, 0) == 0 and start + end <= len(data)
-        if not fits or end - begin != count * size:
-            raise ValueError(
-                f"{file} is corrupt: {name} {shape} of {dtype} at bytes {begin} … {end} "
-                f"of {len(data) - start}"
-            )
-        numbers = np.frombuffer(data, _DTYPES[dtype], count, start + begin).reshape(shape)
-        if dtype == "BF16":  # the upper half of a float32
-            numbers = (numbers.astype(np.uint32) << 16).view(np.float32)
-        tensors[name] = numbers.astype(np.float32)
-    return tensors
-
-
-_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+        with safe_open(file, framework="np") as stored:
+            return {name: _float32(stored, name, file) for name in stored.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{file} cannot be read as safetensors: {error}") from None
 
 
 def weight_shapes(arch: Architecture) -> dict[str, tuple[int, ...]]:
@@ -171,6 +142,13 @@ def _read_json(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{file} must hold a JSON object, got {type(content).__name__}")
     return content
+
+
+def _float32(stored: safe_open, name: str, file: str | Path) -> Array:
+    dtype = stored.get_slice(name).get_dtype()
+    if dtype not in _DTYPES:
+        raise ValueError(f"{file}: {name} is {dtype}, expected one of {', '.join(_DTYPES)}")
+    return stored.get_tensor(name).astype(np.float32, copy=False)
 
 
 def _weight_files(directory: Path) -> list[Path]:
