@@ -9,8 +9,26 @@ LAB_FLAGS ?=
 COURSE ?=
 # The versions to install; empty: the newest that pyproject.toml allows.
 CONSTRAINTS ?= constraints.txt
-EXTRAS := torch,test,book,classroom
+# What each part of the work needs beside the library. Reading needs the first line alone; who only
+# reads gets nothing else.
+EXTRAS_lab := torch,lab
+EXTRAS_test := torch,lab,test,classroom
+EXTRAS_book := torch,lab,book
+EXTRAS_classroom := torch,lab,classroom
+EXTRAS_hub := torch,lab,classroom,hub
 PY := .venv/bin/python
+# uv installs several times as fast as pip. It does not read pip's settings, so they are handed on.
+# "auto" takes the build of PyTorch that suits the machine: without a GPU, one without CUDA.
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+ifdef PIP_INDEX_URL
+export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+endif
+ifdef PIP_CERT
+export SSL_CERT_FILE ?= $(PIP_CERT)
+endif
+ifeq ($(UV_FIND_LINKS),)
+export UV_TORCH_BACKEND ?= auto
+endif
 # Files side by side on up to four cores; a file's tests share what was slow to make.
 WORKERS := -n logical --maxprocesses 4 --dist loadfile
 CHAPTERS := $(sort $(wildcard notebooks/[0-9][0-9]_*.ipynb))
@@ -18,11 +36,14 @@ CHOSEN := $(firstword $(if $(CHAPTER),$(filter notebooks/$(CHAPTER)_% notebooks/
 
 # Each failure is one line that says what to do: $(call fail,message)
 fail = { echo "First Token: $(1)" >&2; exit 1; }
+not_installed = if grep -qiE 'NewConnection|NameResolution|dns error|Temporary failure|timed out|unreachable|ProxyError' .venv/install.log; \
+	then $(call fail,no network: the package index does not answer. Connect and run make again. Details: .venv/install.log); \
+	else $(call fail,$(1) failed: $$(grep -iE 'error|×' .venv/install.log | tail -1) Details: .venv/install.log); fi
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1	\2/p' Makefile | expand -t 19
 
-lab: chapter .venv/installed ## open the book in JupyterLab (CHAPTER=04: at that chapter)
+lab: chapter .venv/lab ## open the book in JupyterLab (CHAPTER=04: at that chapter)
 	@echo "Opening JupyterLab at $(CHOSEN). Ctrl-C stops it."
 	@allow=""; [ "$$(id -u)" != 0 ] || allow=--allow-root; \
 	exec $(PY) -m jupyterlab $$allow --LabApp.default_url=/lab/tree/$(CHOSEN) \
@@ -32,7 +53,7 @@ lab: chapter .venv/installed ## open the book in JupyterLab (CHAPTER=04: at that
 chapter:
 	@[ -n "$(CHOSEN)" ] || $(call fail,there is no chapter $(CHAPTER). There are: $(patsubst notebooks/%.ipynb,%,$(CHAPTERS)))
 
-test: .venv/installed ## run the tests and every notebook
+test: .venv/test ## run the tests and every notebook
 	@echo "Running the tests and every notebook."
 	@$(PY) -m pytest $(WORKERS)
 
@@ -44,28 +65,28 @@ root:
 	@[ "$$(uname)/$$(id -u)" = Linux/0 ] \
 	|| $(call fail,make test-hub makes and removes users of this machine. Run it as root on Linux.)
 
-book: .venv/installed ## build the site into _build/html
+book: .venv/book ## build the site into _build/html
 	@echo "Building the site into _build/html."
 	@$(PY) book/build.py
 
-serve: .venv/installed ## build the site and serve it (PORT=8000)
+serve: .venv/book ## build the site and serve it (PORT=8000)
 	@$(PY) -c 'import socket; socket.create_server(("127.0.0.1", $(PORT)))' 2>/dev/null \
 	|| $(call fail,port $(PORT) is taken. Choose another one: make serve PORT=8001)
 	@$(MAKE) --no-print-directory book
 	@echo "The book is at http://localhost:$(PORT) . Ctrl-C stops it."
 	@exec $(PY) -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
 
-assignments: .venv/installed ## write the assignments for students into _build/assignments
+assignments: .venv/classroom ## write the assignments for students into _build/assignments
 	@$(PY) classroom/release.py _build/assignments
 
-grade: .venv/installed ## grade a class, each submission in a sandbox (COURSE=~/course)
+grade: .venv/classroom ## grade a class, each submission in a sandbox (COURSE=~/course)
 	@[ -n "$(COURSE)" ] || $(call fail,name the folder of the course: make grade COURSE=~/course)
 	@$(PY) classroom/grade.py "$(COURSE)"
 
-bench: .venv/installed ## compare speed with other programs (minutes; wants a quiet machine)
+bench: .venv/test ## compare speed with other programs (minutes; wants a quiet machine)
 	@for program in benchmarks/*.py; do echo "Running $$program."; $(PY) $$program || exit 1; done
 
-check: .venv/installed ## what CI runs: linters, tests, site, real browsers
+check: .venv/test .venv/book ## what CI runs: linters, tests, site, real browsers
 	@echo "Checking style."
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
@@ -89,19 +110,16 @@ clean: ## remove the site and all caches (the environment stays: rm -r .venv)
 	echo "Creating .venv with $$("$$found" --version)."; \
 	"$$found" -m venv --clear .venv
 
-.venv/installed: pyproject.toml $(CONSTRAINTS) | .venv/bin/python
-	@echo "Installing the book's packages into .venv. The first time takes minutes."
+.venv/bin/uv: $(CONSTRAINTS) | .venv/bin/python
 	@$(PY) -m pip install --quiet --retries 2 --disable-pip-version-check \
-		$(CONSTRAINTS:%=-c %) -e '.[$(EXTRAS)]' >.venv/install.log 2>&1 \
-	|| if grep -qE 'NewConnection|NameResolution|Temporary failure|timed out|unreachable|ProxyError' .venv/install.log; \
-	then $(call fail,no network: the package index does not answer. Connect and run make again. Details: .venv/install.log); \
-	else $(call fail,pip failed: $$(grep ERROR .venv/install.log | tail -1) Details: .venv/install.log); fi
+		$(CONSTRAINTS:%=-c %) uv >.venv/install.log 2>&1 || $(call not_installed,pip)
 	@touch $@
 
-.venv/hub: .venv/installed
-	@echo "Installing JupyterHub into .venv."
-	@$(PY) -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS:%=-c %) -e '.[hub]' \
-		>.venv/hub.log 2>&1 || $(call fail,pip failed: $$(grep ERROR .venv/hub.log | tail -1) Details: .venv/hub.log)
+# .venv/lab, .venv/test, …: empty files that say what is installed.
+.venv/lab .venv/test .venv/book .venv/classroom .venv/hub: .venv/%: pyproject.toml $(CONSTRAINTS) .venv/bin/uv
+	@echo "Installing what make $* needs into .venv."
+	@.venv/bin/uv pip install --python $(PY) $(CONSTRAINTS:%=-c %) -e '.[$(EXTRAS_$*)]' \
+		>.venv/install.log 2>&1 || $(call not_installed,uv)
 	@touch $@
 
 classroom/node_modules: classroom/package-lock.json

@@ -4,6 +4,7 @@ Each rule is a function from sources to complaints, and has bad examples that it
 """
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -299,11 +300,44 @@ def test_every_requirement_has_an_upper_bound():
     assert loose == []
 
 
+def extras(target: str) -> set[str]:
+    """Return the extras that the Makefile installs for one of its targets."""
+    text = (ROOT / "Makefile").read_text()
+    return set(re.search(rf"^EXTRAS_{target} := (.+)$", text, re.MULTILINE)[1].split(","))
+
+
+def test_make_installs_extras_that_exist():
+    targets = re.findall(r"^EXTRAS_(\w+) :=", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    known = set(pyproject()["project"]["optional-dependencies"])
+    assert set(targets) == {"lab", "test", "book", "classroom", "hub"}
+    assert [target for target in targets if not extras("lab") <= extras(target) <= known] == []
+
+
+def test_readers_get_what_the_chapters_import_and_no_tools_of_others():
+    """What stands at the top of the import path: the library's own packages, PyTorch, a kernel."""
+    data = pyproject()["project"]
+    lists = [data["dependencies"]]
+    lists += [data["optional-dependencies"][extra] for extra in extras("lab")]
+    names = {canonicalize_name(Requirement(text).name) for texts in lists for text in texts}
+    code = [
+        "".join(cell["source"])
+        for path in (ROOT / "notebooks").glob("*.ipynb")
+        for cell in json.loads(path.read_text("utf-8"))["cells"]
+        if cell["cell_type"] == "code"
+    ]
+    imported = set(re.findall(r"^ *(?:from|import) (\w+)", "\n".join(code), re.MULTILINE))
+    own = {"firsttoken", "IPython"}
+    needed = {canonicalize_name(name) for name in imported - own - sys.stdlib_module_names}
+    assert "scipy" in needed and needed - names == set()
+    assert names & {"nbgrader", "jupyterhub", "pytest", "transformers", "jupyter-book"} == set()
+
+
 def test_environment_equals_pyproject():
-    """conda brings Python, Node.js, make and PyTorch; pip brings what make installs."""
+    """conda brings Python, Node.js, make and PyTorch; pip brings what readers need."""
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
-    extras = re.search(r"^EXTRAS := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
-    assert set(extras.split(",")) <= set(pyproject()["project"]["optional-dependencies"])
+    (pip,) = (entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict))
+    (package,) = (line for line in pip if line.startswith("-e"))
+    assert set(re.fullmatch(r"-e \.\[(.+)\]", package)[1].split(",")) == extras("lab")
     assert environment["channels"] == ["conda-forge", "nodefaults"]
     assert environment["dependencies"] == [
         f"python{pyproject()['project']['requires-python']}",
@@ -311,7 +345,7 @@ def test_environment_equals_pyproject():
         "make",
         f"pytorch-cpu={constraints()['torch']}",
         "pip",
-        {"pip": ["-c constraints.txt", f"-e .[{extras}]"]},
+        {"pip": ["-c constraints.txt", package]},
     ]
 
 
@@ -345,7 +379,7 @@ def test_make_lab_opens_the_chapter_that_is_named():
 @pytest.mark.parametrize(("environment", "pinned"), [({}, True), ({"CONSTRAINTS": ""}, False)])
 def test_make_installs_with_or_without_pins(environment, pinned):
     """CONSTRAINTS, empty in the environment as in the weekly run, leaves the pins out."""
-    done = make("--dry-run", "--always-make", ".venv/installed", **environment)
+    done = make("--dry-run", "--always-make", ".venv/lab", **environment)
     assert done.returncode == 0
     assert ("-c constraints.txt" in done.stdout) is pinned
 

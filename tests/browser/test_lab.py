@@ -139,6 +139,23 @@ def opened(page, address: str) -> None:
     expect(page.get_by_role("button", name="| Idle")).to_be_visible()
 
 
+def test_a_reader_sees_no_tools_of_others(lab, context):
+    """The tests' environment has nbgrader, and so a menu, a button and a panel of the teacher."""
+    page = context.new_page()
+    opened(page, f"{lab}/lab/workspaces/reader/tree/notebooks/{CHAPTERS[0].name}")
+    menus = page.locator(".lm-MenuBar-item").all_inner_texts()
+    tabs = page.locator(".jp-SideBar .lm-TabBar-tab").evaluate_all("tabs => tabs.map(t => t.title)")
+    buttons = page.locator(".jp-NotebookPanel-toolbar").inner_text()
+    assert menus == ["File", "Edit", "View", "Run", "Kernel", "Tabs", "Settings", "Help"]
+    assert any("File Browser" in tab for tab in tabs) and any(
+        "Table of Contents" in t for t in tabs
+    )
+    words = "Assignment|Formgrader|Nbgrader|Course|Extension Manager"
+    assert [tab for tab in tabs if re.search(words, tab, re.IGNORECASE)] == []
+    assert "Validate" not in buttons
+    page.close()
+
+
 @pytest.fixture(scope="module")
 def chapter(request, lab, context):
     """Open a chapter, run all of it through the menu and yield (page, its cells as stored)."""
