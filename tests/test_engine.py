@@ -188,8 +188,8 @@ class OneRandomStream(Engine):
     def submit(self, *args, **kwargs):
         i = super().submit(*args, **kwargs)
         entry = self._waiting[-1]
-        self._rng = getattr(self, "_rng", entry.text._rng)
-        entry.text._rng = self._rng
+        self._rng = getattr(self, "_rng", entry.text.rng)
+        entry.text.rng = self._rng
         return i
 
 
@@ -199,8 +199,8 @@ class OneSampler(Engine):
     def submit(self, *args, **kwargs):
         i = super().submit(*args, **kwargs)
         text = self._waiting[-1].text
-        self._params = getattr(self, "_params", text._params)
-        text._params = replace(self._params, max_tokens=text._params.max_tokens)
+        self._params = getattr(self, "_params", text.params)
+        text.params = replace(self._params, max_tokens=text.params.max_tokens)
         return i
 
 

@@ -12,13 +12,9 @@ from firsttoken.architectures import Architecture
 from firsttoken.evaluation import (
     bits_per_byte,
     mean_acceptance,
-    streaming_losses,
     token_losses,
 )
-from firsttoken.llama import load_model
-from firsttoken.paths import data_path
 from firsttoken.sampling import softmax
-from firsttoken.tokenizer import tokenizer
 
 
 class Bigram:
@@ -79,42 +75,3 @@ def test_acceptance_is_one_for_equal_models_and_one_minus_tv_in_general():
 def test_bad_input_is_named(ids, window):
     with pytest.raises(ValueError, match=r"ids .* window"):
         token_losses(Bigram(0), ids, window)
-
-
-def heldout(n: int) -> list[int]:
-    text = data_path("heldout.txt").read_text(encoding="utf-8")
-    return tokenizer().encode(text[: 4 * n])[:n]
-
-
-def never(cache, seen):
-    raise AssertionError("there was room")
-
-
-def test_reading_one_by_one_loses_what_one_pass_loses():
-    model, ids = load_model("draft"), np.reshape(heldout(80), (2, 40))
-    losses = streaming_losses(model, ids, capacity=39, make_room=never)
-    expected = [token_losses(model, row, window=39) for row in ids]
-    np.testing.assert_allclose(losses, expected, atol=1e-4)
-
-
-def test_make_room_is_called_whenever_the_cache_is_full():
-    model, ids, calls = load_model("draft"), np.reshape(heldout(80), (2, 40)), []
-
-    def start_again(cache, seen):
-        calls.append(seen.shape)
-        cache.truncate(0)
-
-    losses = streaming_losses(model, ids, capacity=10, make_room=start_again)
-    assert calls == [(2, 10), (2, 20), (2, 30)]
-    for start in (0, 10, 20, 30):
-        part = slice(start, start + 11)
-        expected = [token_losses(model, row[part], window=10) for row in ids]
-        np.testing.assert_allclose(losses[:, start : start + 10], expected, atol=1e-4)
-
-
-def test_streaming_names_what_is_wrong():
-    model, ids = load_model("draft"), np.reshape(heldout(40), (2, 20))
-    with pytest.raises(ValueError, match=r"ids must have the shape \(B, n\).*\(40,\)"):
-        streaming_losses(model, ids.ravel(), 8, never)
-    with pytest.raises(ValueError, match="make_room left the cache full: 8 tokens"):
-        streaming_losses(model, ids, 8, lambda cache, seen: None)

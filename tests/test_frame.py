@@ -28,8 +28,8 @@ LAYERS = {
     "arrays": "protocols metrics rope attention flash recurrent quantization sampling shortlist "
     "automaton constrained speculative paging fragmentation prefix_routing parallel assignments "
     "prediction",
-    "machines": "checkpoint llama llama_torch tokenizer generate evaluation search measure pruning "
-    "batching engine server sampling_torch speculative_torch parallel_torch",
+    "machines": "checkpoint llama llama_torch tokenizer continuation generate streaming evaluation "
+    "search measure pruning batching engine server sampling_torch speculative_torch parallel_torch",
     "faces": "plots explore exercises",
 }
 RANK = {module: rank for rank, modules in enumerate(LAYERS.values()) for module in modules.split()}

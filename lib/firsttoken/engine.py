@@ -11,7 +11,7 @@ import numpy as np
 
 from firsttoken.batching import Request, StepRecord
 from firsttoken.constrained import Constraint
-from firsttoken.generate import Continuation, Generation
+from firsttoken.continuation import Continuation, Generation
 from firsttoken.metrics import RequestTrace
 from firsttoken.paging import BlockPool, PagedCache, PagedSequence, Usage
 from firsttoken.protocols import check_tokens
@@ -163,7 +163,7 @@ class Engine:
             *(ignore_eos, constraint, close_in_time),
         )
         check_tokens(self.model.arch, np.asarray([text.ids]))
-        n_places = text.limit - 1  # the last token is never read
+        n_places = text.max_length - 1  # the last token is never read
         n_slots = self.pool.n_blocks * self.pool.block_size
         if n_places > n_slots:
             raise ValueError(
@@ -303,10 +303,10 @@ class Engine:
             if not complete or entry.id not in self._running:  # a callback may abort others
                 continue
             try:
-                entry.text.prefilled()
-                token, _ = entry.text.choose(after[-1:])
+                entry.text.note_prefill()
+                token = entry.text.choose(after[-1])
                 self._count(new_tokens=1)
-                entry.text.push(token)
+                entry.text.append(token)
             except Exception as error:
                 first_error = first_error or error
                 if entry.id in self._running:

@@ -1,7 +1,7 @@
 """How well a model predicts a text: loss per token, bits per byte, agreement of two models."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -33,38 +33,6 @@ def token_losses(
         for tokens, (law,) in _predictions([model], ids, window, cache_dtype)
     ]
     return np.concatenate(losses)
-
-
-def streaming_losses(
-    model,
-    ids: Sequence[Sequence[int]] | Array,
-    capacity: int,
-    make_room: Callable[[KVCache, Array], object],
-) -> Array:
-    """Return -log p of each token after the first, read one by one through a cache that fills up.
-
-    Texts of one length are read side by side. Whenever the cache is full, `make_room(cache, seen)`
-    is called with the tokens read so far, and must leave room for one more; with enough capacity
-    it is never called, and the losses are those of `token_losses`.
-
-    Shapes: ids (B, n) with n at least 2; seen (B, i); result (B, n - 1)
-    Units:  nats; capacity in tokens.
-    Raises: ValueError for other shapes, and a `make_room` that leaves no room.
-    """
-    ids = np.asarray(ids)
-    if ids.ndim != 2 or ids.shape[1] < 2:
-        raise ValueError(f"ids must have the shape (B, n) with n at least 2, got {ids.shape}")
-    cache = model.new_cache(len(ids), capacity)
-    losses = []
-    for i in range(ids.shape[1] - 1):
-        if cache.length == capacity:
-            make_room(cache, ids[:, :i])
-            if cache.length == capacity:
-                raise ValueError(f"make_room left the cache full: {capacity} tokens")
-        logits = np.asarray(model(ids[:, i : i + 1], cache))[:, -1]  # [B, V]
-        law = softmax(logits.astype(np.float64))
-        losses.append(-np.log(law[np.arange(len(law)), ids[:, i + 1]]))
-    return np.stack(losses, axis=1)
 
 
 def bits_per_byte(

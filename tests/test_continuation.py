@@ -1,0 +1,166 @@
+"""One request: every way to end, stop strings, penalties and constraints, without a model."""
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firsttoken.architectures import Architecture
+from firsttoken.constrained import Constraint, Json, Regex, keep_allowed
+from firsttoken.continuation import Continuation
+from firsttoken.sampling import SamplingParams, keep_top_k
+from firsttoken.tokenizer import tokenizer
+
+TOK = tokenizer()
+
+
+def greedy(**changes):
+    return SamplingParams(temperature=0.0, **changes)
+
+
+def say(ids, params, prompt=(1,), vocab_size=1024, max_context=None, eos_ids=(), **options):
+    """Continue a prompt as a model would that wants these tokens, one after another, for ever."""
+    arch = Architecture("script", 1, 2, 1, 1, 2, 2, vocab_size, max_context=max_context)
+    model = SimpleNamespace(arch=arch, eos_ids=eos_ids)
+    request = Continuation(model, prompt, params, **options)
+    request.note_prefill()
+    for token in itertools.cycle(ids):
+        request.append(request.choose(np.where(np.arange(vocab_size) == token, 9.0, 0.0)))
+        if request.finish_reason is not None:
+            return request.result()
+
+
+def test_the_end_of_the_text_stops():
+    got = say([5, 9, 7], greedy(max_tokens=5), eos_ids=(8, 9))
+    assert (got.ids, got.finish_reason) == ([5, 9], "eos")
+    got = say([5, 9, 7], greedy(max_tokens=3), eos_ids=(9,), ignore_eos=True)
+    assert (got.ids, got.finish_reason) == ([5, 9, 7], "length")
+
+
+def test_the_context_is_a_limit():
+    got = say([5], greedy(max_tokens=5), [1, 2, 3, 4], max_context=6)
+    assert (got.ids, got.finish_reason) == ([5, 5], "context")
+    got = say([5], greedy(max_tokens=2), [1, 2, 3, 4], max_context=6)
+    assert (got.ids, got.finish_reason) == ([5, 5], "length")
+    with pytest.raises(ValueError, match="prompt_ids hold 6 tokens, expected fewer"):
+        say([5], greedy(), [1] * 6, max_context=6)
+
+
+@pytest.mark.parametrize(
+    ("said", "stop", "text"),
+    [
+        ("one two three", ("two",), "one "),
+        ("one two three", ("three", "o t"), "one tw"),  # the one that comes first
+        ("one\n\ntwo", ("\n\n",), "one"),
+        ("naïve 🙂 end", ("🙂",), "naïve "),  # a character of several tokens
+        ("aab", ("ab",), "a"),
+        ("one two", ("four",), "one two"),
+    ],
+)
+def test_stop_strings_end_the_text_wherever_they_fall(said, stop, text):
+    ids = TOK.encode(said)
+    got = say(ids, greedy(max_tokens=len(ids), stop=stop), tokenizer=TOK)
+    assert got.text == text
+    assert got.finish_reason == ("length" if text == said else "stop")
+    assert got.ids == ids[: len(got.ids)] and TOK.decode(got.ids).startswith(text)
+    if got.finish_reason == "stop":  # it stopped as soon as it could
+        assert not any(s in TOK.decode(got.ids[:-1]) for s in stop)
+
+
+@given(text=st.text("ab ", min_size=1), stop=st.lists(st.text("ab ", min_size=1), min_size=1))
+def test_stop_strings_equal_a_search_of_the_whole_text(text, stop):
+    ids = TOK.encode(text)
+    got = say(ids, greedy(max_tokens=len(ids), stop=tuple(stop)), tokenizer=TOK)
+    so_far = TOK.decode(got.ids)
+    found = [so_far.find(s) for s in stop if s in so_far]
+    assert (got.finish_reason == "stop") == bool(found) == any(s in text for s in stop)
+    assert got.text == (so_far[: min(found)] if found else text)
+
+
+def test_text_needs_a_tokenizer_and_leaves_the_end_mark_out():
+    ids = [*TOK.encode("said"), 0]
+    got = say(ids, greedy(max_tokens=9), eos_ids=(0,), tokenizer=TOK)
+    assert (got.ids, got.text, got.finish_reason) == (ids, "said", "eos")
+    assert say(ids, greedy()).text is None
+    with pytest.raises(ValueError, match="needs a tokenizer"):
+        say(ids, greedy(stop="x"))
+    half = TOK.encode("🦜")[:2]
+    got = say(half, greedy(max_tokens=2), tokenizer=TOK)
+    assert got.text == "\ufffd"
+
+
+def test_penalties_see_prompt_and_output():
+    """Every logit but the scripted one is 0: with the penalty the prompt's ids come last."""
+    got = say([3], greedy(max_tokens=4, repetition_penalty=2.0), vocab_size=5)
+    assert got.ids == [3, 3, 3, 3]
+    got = say([3], greedy(max_tokens=3, frequency_penalty=2.0), vocab_size=5)
+    assert got.ids == [3, 3, 3]
+    got = say([3], greedy(max_tokens=7, frequency_penalty=2.0), vocab_size=5)
+    assert got.ids == [3, 3, 3, 3, 3, 0, 1]  # 9 - 5 · 2 < 0; then the ids not yet used
+
+
+# Under a constraint; tests/test_constrained.py checks the texts of the shipped model.
+
+LETTERS = [b"", b"a", b"b", b"c", b"ab"]
+
+
+def letters(pattern, tokens=LETTERS):
+    return Constraint(Regex(pattern), tokens, [0])
+
+
+def test_the_mask_comes_before_the_filters():
+    """The script wants c, which is forbidden: of what is left, the first is taken."""
+    got = say([3], greedy(max_tokens=9), vocab_size=5, constraint=letters("ab|b"))
+    assert (got.ids, got.finish_reason) == ([1, 2, 0], "eos")
+    params = SamplingParams(temperature=1.0, top_k=1, max_tokens=9)
+    assert say([3], params, vocab_size=5, constraint=letters("ab|b")).ids == [1, 2, 0]
+    wrong = keep_top_k(np.array([0.0, 0.0, 0.0, 9.0, 0.0]), 1)  # filters first: they keep c alone
+    assert not (letters("ab|b").mask() & np.isfinite(wrong)).any()
+    with pytest.raises(ValueError, match="finite largest"):
+        keep_top_k(keep_allowed(wrong, letters("ab|b").mask()), 1)
+
+
+def test_a_constraint_is_left_as_it_was_and_may_have_begun():
+    constraint = letters("aaab?")
+    constraint.advance(1)
+    got = [
+        say([1], greedy(max_tokens=9), [4], vocab_size=5, constraint=constraint) for _ in range(2)
+    ]
+    assert got[0].ids == got[1].ids == [1, 1, 0]
+    assert constraint.mask().tolist() == [False, True, False, False, False]
+
+
+def test_the_constraint_says_what_ends_the_text():
+    """Here c does, which to the model is a token like others; its own end mark does not."""
+    constraint = Constraint(Regex("a+"), LETTERS, eos_ids=[3])
+    params, options = greedy(max_tokens=9), {"vocab_size": 5, "eos_ids": (0, 1)}
+    got = say([0, 1, 3], params, [4], constraint=constraint, **options)
+    assert (got.ids, got.finish_reason) == ([1, 1, 3], "eos")
+
+
+def test_cut_texts_are_beginnings_unless_closed_in_time():
+    """The script says a for ever, and meets either limit: cut by it, or closed before it."""
+    for max_context, reason in ((None, "length"), (7, "context")):
+        params = greedy(max_tokens=5 if max_context is None else 50)
+        options = {"vocab_size": 5, "max_context": max_context, "constraint": letters("(aa)*b")}
+        cut = say([1], params, [4, 4], **options)
+        assert (cut.ids, cut.finish_reason) == ([1] * 5, reason)
+        closed = say([1], params, [4, 4], close_in_time=True, **options)
+        assert (closed.ids, closed.finish_reason) == ([1, 1, 2, 0], "eos")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"constraint": letters("a"), "ignore_eos": True}, "ignore_eos must be False"),
+        ({"constraint": letters("aaa"), "close_in_time": True}, "leave 3 tokens.* take 4"),
+        ({"constraint": letters("d")}, "mask allows no token"),
+        ({"constraint": Constraint(Json(), [b"", b"1"], [0])}, r"mask must be booleans \(5,\)"),
+    ],
+)
+def test_wrong_constraints_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        say([1], greedy(max_tokens=3), vocab_size=5, **options)

@@ -1,0 +1,156 @@
+"""A full cache: what dropping tokens leaves, and losses read one by one through it."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firsttoken import llama
+from firsttoken.architectures import Architecture
+from firsttoken.checkpoint import weight_shapes
+from firsttoken.evaluation import token_losses
+from firsttoken.kv_cache import KVCache
+from firsttoken.llama import load_model
+from firsttoken.paths import data_path
+from firsttoken.streaming import evict, streaming_losses
+from firsttoken.tokenizer import tokenizer
+
+ARCH = Architecture("tiny", 2, 32, 4, 2, 8, 64, 50, max_context=64)
+
+
+def random_weights(arch=ARCH, seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        name: (rng.normal(size=s) * 0.3 + ("norm" in name)).astype(np.float32)
+        for name, s in weight_shapes(arch).items()
+    }
+
+
+def one_layer(seed=0):
+    arch = ARCH.replace(n_layers=1)
+    return llama.Llama(arch, random_weights(arch, seed))
+
+
+def cached(model, ids):
+    cache = model.new_cache(1, 64)
+    model([ids], cache)
+    return cache
+
+
+def largest_difference(model, cache, other):
+    assert cache.length == other.length
+    layers = range(model.arch.n_layers)
+    pairs = [(cache.keys(i), other.keys(i)) for i in layers]
+    pairs += [(cache.values(i), other.values(i)) for i in layers]
+    return max(np.abs(a - b).max() for a, b in pairs)
+
+
+@given(
+    ids=st.lists(st.integers(0, 49), min_size=5, max_size=40),
+    sinks=st.integers(0, 3),
+    n=st.integers(1, 4),
+)
+def test_one_layer_forgets_without_a_trace(ids, sinks, n):
+    """Its keys and values depend on nothing but the token and its place."""
+    n = min(n, len(ids) - sinks - 1)
+    model = one_layer()
+    cache = cached(model, ids)
+    evict(model, cache, n, sinks)
+    fresh = cached(model, ids[:sinks] + ids[sinks + n :])
+    assert largest_difference(model, cache, fresh) < 1e-4
+
+
+def test_keys_that_are_not_turned_back_are_wrong():
+    model, ids = one_layer(), list(range(20))
+    cache = cached(model, ids)
+    moved = [(cache.keys(0)[:, :, 5:].copy(), cache.values(0)[:, :, 5:].copy())]
+    cache.truncate(0)
+    cache.append(0, *moved[0])
+    assert largest_difference(model, cache, cached(model, ids[5:])) > 0.1
+
+
+def test_deeper_layers_remember_what_was_dropped():
+    model, ids = llama.Llama(ARCH, random_weights()), list(range(20))
+    cache = cached(model, ids)
+    evict(model, cache, 5)
+    assert largest_difference(model, cache, cached(model, ids[5:])) > 0.1
+
+
+def test_what_a_later_token_sees_depends_on_distances_only():
+    """Dropping nothing that it attends to changes no logit: here, after all was shifted twice."""
+    model, ids = one_layer(), list(range(30))
+    cache = cached(model, ids[:20])
+    evict(model, cache, 3)
+    evict(model, cache, 4)
+    expected = model([ids[7:]])[0, -1]
+    np.testing.assert_allclose(model([ids[20:]], cache)[0, -1], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(("n", "sinks"), [(0, 0), (-1, 0), (1, -1), (9, 0), (5, 4)])
+def test_evict_names_what_does_not_fit(n, sinks):
+    model = one_layer()
+    cache = cached(model, list(range(8)))
+    before = cache.keys(0).copy()
+    with pytest.raises(ValueError, match=f"n {n} .* sinks {sinks} .* 8 tokens"):
+        evict(model, cache, n, sinks)
+    np.testing.assert_array_equal(cache.keys(0), before)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "fp8", "int8", "int4"])
+def test_evict_refuses_formats_that_round(dtype):
+    """Each call would decode, turn and encode all keys: the errors would add up."""
+    model = one_layer()
+    cache = KVCache(model.arch, 1, 8, dtype)
+    model([list(range(8))], cache)
+    with pytest.raises(ValueError, match=f"cache stores {dtype}"):
+        evict(model, cache, 1)
+    assert cache.length == 8
+
+
+def test_evict_can_empty_the_cache():
+    model = one_layer()
+    cache = cached(model, list(range(8)))
+    evict(model, cache, 8)
+    assert cache.length == 0
+
+
+# Losses through a cache that fills up.
+
+
+def heldout(n: int) -> list[int]:
+    text = data_path("heldout.txt").read_text(encoding="utf-8")
+    return tokenizer().encode(text[: 4 * n])[:n]
+
+
+def never(cache, seen):
+    raise AssertionError("there was room")
+
+
+def test_reading_one_by_one_loses_what_one_pass_loses():
+    model, ids = load_model("draft"), np.reshape(heldout(80), (2, 40))
+    losses = streaming_losses(model, ids, capacity=39, make_room=never)
+    expected = [token_losses(model, row, window=39) for row in ids]
+    np.testing.assert_allclose(losses, expected, atol=1e-4)
+
+
+def test_make_room_is_called_whenever_the_cache_is_full():
+    model, ids, calls = load_model("draft"), np.reshape(heldout(80), (2, 40)), []
+
+    def start_again(cache, seen):
+        calls.append(seen.shape)
+        cache.truncate(0)
+
+    losses = streaming_losses(model, ids, capacity=10, make_room=start_again)
+    assert calls == [(2, 10), (2, 20), (2, 30)]
+    for start in (0, 10, 20, 30):
+        part = slice(start, start + 11)
+        expected = [token_losses(model, row[part], window=10) for row in ids]
+        np.testing.assert_allclose(losses[:, start : start + 10], expected, atol=1e-4)
+
+
+def test_streaming_names_what_is_wrong():
+    model, ids = load_model("draft"), np.reshape(heldout(40), (2, 20))
+    with pytest.raises(ValueError, match=r"ids must have the shape \(B, n\).*\(40,\)"):
+        streaming_losses(model, ids.ravel(), 8, never)
+    with pytest.raises(ValueError, match="make_room left the cache full: 8 tokens"):
+        streaming_losses(model, ids, 8, lambda cache, seen: None)
