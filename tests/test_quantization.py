@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from firsttoken.quantization import FORMATS, quantize
+from firsttoken.quantization import FORMATS, codec, quantize
 
 RNG = np.random.default_rng(0)
 number = st.one_of(st.sampled_from([0.0, 1.0, -1.0, 1e-30, 100.0]), st.floats(-1e6, 1e6, width=32))
@@ -87,6 +87,18 @@ def test_storage_is_what_is_counted(bits):
 def test_int4_packs_two_codes_to_a_byte():
     q = quantize(np.array([1.0, -7.0, 7.0]), 4)
     assert q.packed.tolist() == [9 + 16 * 1, 15]  # codes + 8, the first in the low half
+
+
+@pytest.mark.parametrize("n_codes", [1, 2, 7, 8])
+@pytest.mark.parametrize("bits", BITS)
+def test_codes_are_one_long_binary_number(bits, n_codes):
+    """The packed bytes, read as one little-endian integer, hold code i at bit i · bits."""
+    x = RNG.integers(0, 2**bits, size=n_codes)
+    x[0], x[-1] = 0, 2**bits - 1
+    q = quantize(x, bits, symmetric=False)
+    number = int.from_bytes(q.packed.tobytes(), "little")
+    assert [number >> i * bits & 2**bits - 1 for i in range(n_codes)] == q.codes.tolist()
+    assert q.packed.nbytes == -(-n_codes * bits // 8)
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -257,3 +269,29 @@ def test_rounding_is_idempotent_and_keeps_the_order(x, name):
     np.testing.assert_array_equal(FORMATS[name].round(once), once)
     real = np.sort(x[~np.isnan(x)])
     assert (np.diff(FORMATS[name].round(real)) >= 0).all()
+
+
+# Codecs: vectors as a cache stores them.
+
+
+def test_fp8_bytes_are_those_of_ml_dtypes():
+    """All of fp16, ties, NaN and zeros of both signs: the very bytes, where nothing saturates."""
+    x = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    x = np.append(x[np.abs(x) <= 448], np.float32([np.nan, -np.nan]))
+    encode, decode = codec("fp8", 1)
+    (stored,) = encode(x[:, None])
+    expected = x.astype(ml_dtypes.float8_e4m3fn)
+    np.testing.assert_array_equal(stored[:, 0], expected.view(np.uint8))
+    np.testing.assert_array_equal(decode((stored,))[:, 0], expected.astype(np.float32))
+
+
+@given(arrays(np.float32, (3, 32), elements=st.floats(-1e3, 1e3, width=32)))
+def test_a_cache_and_quantize_round_alike_where_the_scale_is_the_same(x):
+    """With a largest number that makes the scale a power of two, fp16 and fp32 hold it exactly."""
+    for dtype, bits in (("int8", 8), ("int4", 4)):
+        x[:, 0] = (2 ** (bits - 1) - 1) * 2.0 ** np.arange(6, 9)
+        x = np.clip(x, -x[:, :1], x[:, :1])
+        encode, decode = codec(dtype, 32)
+        q = quantize(x, bits, axis=0)
+        np.testing.assert_array_equal(encode(x)[1], q.scale)
+        np.testing.assert_array_equal(decode(encode(x)), q.dequantize())

@@ -1,13 +1,13 @@
 """The KV cache: its size in closed form, what fits beside the weights, and the cache itself.
 
-The closed forms need the standard library only; `KVCache` imports NumPy when one is built.
+The closed forms need the standard library only; `KVCache` imports NumPy and the codecs of
+`quantization` when one is built.
 """
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING
 
@@ -16,9 +16,6 @@ from firsttoken.units import bytes_per_element
 
 if TYPE_CHECKING:
     import numpy as np
-
-    Encode = Callable[[np.ndarray], tuple[np.ndarray, ...]]
-    Decode = Callable[[tuple[np.ndarray, ...]], np.ndarray]
 
 
 def kv_cache_bytes(
@@ -172,13 +169,15 @@ class KVCache:
     def __init__(self, arch: Architecture, batch: int, capacity: int, dtype: str = "fp32") -> None:
         import numpy as np
 
+        from firsttoken.quantization import codec
+
         _check_size("batch", batch, at_least=1)
         _check_size("capacity", capacity, at_least=1)
         self.arch, self.batch, self.capacity, self.dtype = arch, batch, capacity, dtype
         latent = arch.latent_dim is not None
         self._n_heads = 1 if latent else arch.n_kv_heads
         self._width = arch.kv_elements_per_layer if latent else arch.head_dim
-        self._encode, self._decode = _codec(dtype, self._width)
+        self._encode, self._decode = codec(dtype, self._width)
         # One encoded token says which arrays the format needs, and how wide they are.
         parts = self._encode(np.zeros((1, self._width), np.float32))
 
@@ -382,91 +381,3 @@ def _free_bytes(
 def _check_size(name: str, value: int, at_least: int = 0) -> None:
     if not isinstance(value, Integral) or value < at_least:
         raise ValueError(f"{name} must be an integer of at least {at_least}, got {value!r}")
-
-
-def _codec(dtype: str, head_dim: int) -> tuple[Encode, Decode]:
-    """Return (encode, decode): a float array to the arrays that store it, and back to float32."""
-    import numpy as np
-
-    if dtype in ("fp32", "fp16"):
-        stored = np.dtype(np.float32 if dtype == "fp32" else np.float16)
-        return (
-            lambda x: (x.astype(stored, copy=False),),
-            lambda parts: parts[0].astype(np.float32, copy=False),
-        )
-    if dtype == "int8":
-        return _integer_codec(127, group=head_dim)
-    if dtype == "int4":
-        if head_dim % 2:
-            raise ValueError(f"dtype int4 packs pairs; expected an even head_dim, got {head_dim}")
-        return _packed(_integer_codec(7, group=math.gcd(head_dim, 32)))
-    if dtype == "fp8":
-        return _fp8_codec()
-    raise ValueError(f"dtype {dtype!r} is unknown; expected one of fp32, fp16, int8, int4, fp8")
-
-
-def _integer_codec(largest: int, group: int) -> tuple[Encode, Decode]:
-    """Symmetric codes from -largest to largest, with one fp16 scale per group of the last axis."""
-    import numpy as np
-
-    def encode(x: np.ndarray) -> tuple[np.ndarray, ...]:
-        groups = x.reshape(*x.shape[:-1], x.shape[-1] // group, group)
-        scale = (np.abs(groups).max(-1, keepdims=True) / largest).astype(np.float16)
-        # Codes are made with the scale that is stored; a group of zeros needs none.
-        divisor = np.where(scale > 0, scale, 1).astype(np.float32)
-        codes = np.clip(np.rint(groups / divisor), -largest, largest).astype(np.int8)
-        return codes.reshape(x.shape), scale[..., 0]
-
-    def decode(parts: tuple[np.ndarray, ...]) -> np.ndarray:
-        codes, scale = parts
-        groups = codes.reshape(*codes.shape[:-1], codes.shape[-1] // group, group)
-        return (groups * scale[..., None].astype(np.float32)).reshape(codes.shape)
-
-    return encode, decode
-
-
-def _packed(codec: tuple[Encode, Decode]) -> tuple[Encode, Decode]:
-    """Two neighbouring codes of -8 … 7 to a byte: the even one in the low half."""
-    import numpy as np
-
-    encode_codes, decode_codes = codec
-
-    def encode(x: np.ndarray) -> tuple[np.ndarray, ...]:
-        codes, scale = encode_codes(x)
-        nibbles = (codes + 8).astype(np.uint8)
-        return nibbles[..., ::2] | nibbles[..., 1::2] << 4, scale
-
-    def decode(parts: tuple[np.ndarray, ...]) -> np.ndarray:
-        packed, scale = parts
-        nibbles = np.stack([packed & 15, packed >> 4], axis=-1)
-        codes = nibbles.reshape(*packed.shape[:-1], 2 * packed.shape[-1]).astype(np.int8) - 8
-        return decode_codes((codes, scale))
-
-    return encode, decode
-
-
-def _fp8_codec() -> tuple[Encode, Decode]:
-    """e4m3fn: one sign, four exponent, three fraction bits; code 127 is NaN, there is no infinity.
-
-    Source: Micikevicius et al. 2022, arXiv:2209.05433, table 1
-    """
-    import numpy as np
-
-    codes = np.arange(127)
-    exponent, fraction = codes >> 3, (codes & 7) / 8
-    magnitude = np.where(
-        exponent == 0, np.ldexp(fraction, -6), np.ldexp(1 + fraction, exponent - 7)
-    )
-    midpoints = ((magnitude[:-1] + magnitude[1:]) / 2).astype(np.float32)
-    positive = np.append(magnitude, np.nan)
-    table = np.concatenate([positive, -positive]).astype(np.float32)
-
-    def encode(x: np.ndarray) -> tuple[np.ndarray, ...]:
-        size = np.abs(x).astype(np.float32)
-        below = np.searchsorted(midpoints, size, side="left")
-        above = np.searchsorted(midpoints, size, side="right")
-        code = np.where(below % 2 == 0, below, above)  # they differ on a tie: take the even one
-        code[np.isnan(x)] = 127
-        return ((code + 128 * np.signbit(x)).astype(np.uint8),)
-
-    return encode, lambda parts: table[parts[0]]
