@@ -68,7 +68,7 @@ def test_parameters_start_frozen_and_learn_when_asked():
 
 def test_tied_weights_are_one_tensor():
     model = Llama(ARCH, WEIGHTS)
-    assert model.lm_head.weight is model.model["embed_tokens"].weight
+    assert model.lm_head.weight is model.model.embed_tokens.weight
     assert sum(p.numel() for p in model.parameters()) == ARCH.n_params
 
 

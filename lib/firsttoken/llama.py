@@ -12,7 +12,7 @@ from firsttoken.attention import attention, rms_norm
 from firsttoken.checkpoint import check_weights, read_checkpoint
 from firsttoken.kv_cache import KVCache
 from firsttoken.paths import data_path
-from firsttoken.protocols import check_tokens
+from firsttoken.protocols import Cache, check_tokens, ragged_rows
 from firsttoken.rope import rope_frequencies, rotate
 
 Array = np.ndarray
@@ -133,20 +133,18 @@ class Llama:
             raise ValueError("capacity must be given: the architecture names no max_context")
         return KVCache(self.arch, batch, capacity)
 
-    def __call__(self, tokens: Array | Sequence, cache: KVCache | None = None) -> Array:
+    def __call__(self, tokens: Array | Sequence, cache: Cache | None = None) -> Array:
         """Return the logits [B, T, V] that follow each of the tokens [B, T]."""
         tokens = np.asarray(tokens)
         check_tokens(self.arch, tokens)
-        start = 0 if cache is None else cache.length
-        positions = np.arange(start, start + tokens.shape[1], dtype=np.float32)
 
         def mix(layer: int, q: Array, k: Array, v: Array) -> Array:
             return self._mix(layer, q, k, v, cache)
 
-        return self._forward(tokens, positions, mix)
+        return self._forward(tokens, self._positions(tokens.shape[1], cache), mix)
 
     def forward_ragged(
-        self, tokens: Sequence[Sequence[int]], caches: Sequence[KVCache]
+        self, tokens: Sequence[Sequence[int]], caches: Sequence[Cache]
     ) -> list[Array]:
         """Continue several sequences in one pass; return the logits [T_i, V] of each.
 
@@ -161,32 +159,21 @@ class Llama:
                 cache is full, those before it have got keys of one layer: `truncate` them.
         Source: Yu et al. 2022, Orca (OSDI'22), sec. 3.2: selective batching
         """
-        rows = [np.asarray(row)[None] for row in tokens]  # [1, T_i] each
-        if not rows or len(rows) != len(caches):
-            raise ValueError(
-                f"tokens has {len(rows)} sequences and caches {len(caches)}, "
-                "expected as many, at least one"
-            )
-        for row in rows:
-            check_tokens(self.arch, row)
-        ends = np.cumsum([row.shape[1] for row in rows])
-        parts = [slice(end - row.shape[1], end) for row, end in zip(rows, ends, strict=True)]
-        positions = np.concatenate(
-            [
-                cache.length + np.arange(row.shape[1], dtype=np.float32)
-                for row, cache in zip(rows, caches, strict=True)
-            ]
-        )
+        rows = ragged_rows(self.arch, tokens, caches)
+        positions = [self._positions(row.shape[1], c) for row, c in zip(rows, caches, strict=True)]
+        cuts = np.cumsum([row.shape[1] for row in rows])[:-1]
 
         def mix(layer: int, q: Array, k: Array, v: Array) -> Array:
-            mixed = [
-                self._mix(layer, q[:, :, part], k[:, :, part], v[:, :, part], cache)
-                for part, cache in zip(parts, caches, strict=True)
-            ]
-            return np.concatenate(mixed, axis=2)
+            parts = zip(*(np.split(x, cuts, axis=2) for x in (q, k, v)), caches, strict=True)
+            return np.concatenate([self._mix(layer, *part) for part in parts], axis=2)
 
-        logits = self._forward(np.concatenate(rows, axis=1), positions, mix)[0]
-        return [logits[part] for part in parts]
+        logits = self._forward(np.concatenate(rows, axis=1), np.concatenate(positions), mix)
+        return np.split(logits[0], cuts)
+
+    def _positions(self, n: int, cache: Cache | None) -> Array:
+        """Return where `n` tokens stand that continue what the cache holds."""
+        start = 0 if cache is None else cache.length
+        return np.arange(start, start + n, dtype=np.float32)
 
     def _forward(self, tokens: Array, positions: Array, mix: Callable[..., Array]) -> Array:
         """Return the logits [B, T, V]; `mix` lets the queries of a layer read keys and values."""
@@ -214,7 +201,7 @@ class Llama:
         mixed = mix(layer, q, k, v)  # [B, N, T, H]
         return mixed.swapaxes(1, 2).reshape(*h.shape[:2], -1) @ block.out
 
-    def _mix(self, layer: int, q: Array, k: Array, v: Array, cache: KVCache | None) -> Array:
+    def _mix(self, layer: int, q: Array, k: Array, v: Array, cache: Cache | None) -> Array:
         """Attend from q to k and v, and to what the cache holds, which gets k and v as well."""
         if cache is not None:
             cache.append(layer, k, v)

@@ -4,7 +4,7 @@ Same signatures, same Hugging Face weight names and, in float32, the same logits
 `firsttoken.llama`, which is the reference.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from firsttoken.architectures import Architecture
 from firsttoken.checkpoint import check_weights, read_checkpoint
-from firsttoken.protocols import check_tokens
+from firsttoken.protocols import Cache, check_tokens, ragged_rows
 from firsttoken.rope import rope_frequencies
+
+Mix = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # (layer, q, k, v): what the queries read
 
 
 class KVCache:
@@ -93,7 +95,6 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class _Attention(nn.Module):
     def __init__(self, arch: Architecture):
         super().__init__()
-        self.n_heads, self.n_kv_heads = arch.n_heads, arch.n_kv_heads
         self.head_dim = arch.head_dim
         width, kv_width = arch.n_heads * arch.head_dim, arch.n_kv_heads * arch.head_dim
         self.q_proj = nn.Linear(arch.d_model, width, bias=False)
@@ -101,26 +102,13 @@ class _Attention(nn.Module):
         self.v_proj = nn.Linear(arch.d_model, kv_width, bias=False)
         self.o_proj = nn.Linear(width, arch.d_model, bias=False)
 
-    def forward(self, x, cos, sin, mask, cache, layer):
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mix: Mix, layer: int) -> Tensor:
         b, t, _ = x.shape
         heads = (b, t, -1, self.head_dim)
         q = _rotate(self.q_proj(x).view(heads).transpose(1, 2), cos, sin)  # (B, N, T, H)
         k = _rotate(self.k_proj(x).view(heads).transpose(1, 2), cos, sin)  # (B, K, T, H)
         v = self.v_proj(x).view(heads).transpose(1, 2)
-        if cache is not None:
-            cache.append(layer, k, v)
-            k, v = cache.keys(layer).to(q.dtype), cache.values(layer).to(q.dtype)
-        if t == 1:
-            # One query sees every key: the G heads of a group become G rows of one
-            # matrix product, so that the cache is read once and never copied.
-            q = q.reshape(b, self.n_kv_heads, -1, self.head_dim)
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-            y = y.reshape(b, self.n_heads, 1, self.head_dim)
-        else:
-            y = F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=True
-            )
-        return self.o_proj(y.transpose(1, 2).reshape(b, t, -1))
+        return self.o_proj(mix(layer, q, k, v).transpose(1, 2).reshape(b, t, -1))
 
 
 class MLP(nn.Module):
@@ -132,7 +120,7 @@ class MLP(nn.Module):
         self.up_proj = nn.Linear(arch.d_model, arch.d_ff, bias=False)
         self.down_proj = nn.Linear(arch.d_ff, arch.d_model, bias=False)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -144,9 +132,19 @@ class _Block(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(arch.d_model, eps=norm_eps)
         self.mlp = MLP(arch)
 
-    def forward(self, x, *args):
-        x = x + self.self_attn(self.input_layernorm(x), *args)
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mix: Mix, layer: int) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, mix, layer)
         return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class _Decoder(nn.Module):
+    """Everything below the logits, under the names that Hugging Face gives it."""
+
+    def __init__(self, arch: Architecture, norm_eps: float):
+        super().__init__()
+        self.embed_tokens = nn.Embedding(arch.vocab_size, arch.d_model)
+        self.layers = nn.ModuleList(_Block(arch, norm_eps) for _ in range(arch.n_layers))
+        self.norm = nn.RMSNorm(arch.d_model, eps=norm_eps)
 
 
 class Llama(nn.Module):
@@ -171,16 +169,10 @@ class Llama(nn.Module):
         check_weights(arch, weights)
         self.arch, self.norm_eps, self.eos_ids = arch, norm_eps, tuple(eos_ids)
         self.rope_theta, self.rope_scaling = rope_theta, rope_scaling
-        self.model = nn.ModuleDict(
-            {
-                "embed_tokens": nn.Embedding(arch.vocab_size, arch.d_model),
-                "layers": nn.ModuleList(_Block(arch, norm_eps) for _ in range(arch.n_layers)),
-                "norm": nn.RMSNorm(arch.d_model, eps=norm_eps),
-            }
-        )
+        self.model = _Decoder(arch, norm_eps)
         self.lm_head = nn.Linear(arch.d_model, arch.vocab_size, bias=False)
         if arch.tied_embeddings:
-            self.lm_head.weight = self.model["embed_tokens"].weight
+            self.lm_head.weight = self.model.embed_tokens.weight
         # No buffer: a model turned to bfloat16 would round these, and far positions with them.
         frequencies = rope_frequencies(arch.head_dim, rope_theta, rope_scaling)
         self._frequencies = torch.tensor(frequencies, dtype=torch.float32)
@@ -201,32 +193,97 @@ class Llama(nn.Module):
         capacity = self.arch.max_context if capacity is None else capacity
         if capacity is None:
             raise ValueError("capacity must be given: the architecture names no max_context")
-        weight = self.model["norm"].weight
+        weight = self.model.norm.weight
         return KVCache(self.arch, batch, capacity, weight.dtype, weight.device)
 
-    def forward(self, tokens: Tensor | Sequence, cache: KVCache | None = None) -> Tensor:
+    def forward(self, tokens: Tensor | Sequence, cache: Cache | None = None) -> Tensor:
         """Return the logits (B, T, V) that follow each of the tokens (B, T)."""
         tokens = torch.as_tensor(tokens)
         # Looking at values would break a graph, and make the host wait for an accelerator.
         if tokens.device.type == "cpu" and not torch.compiler.is_compiling():
             check_tokens(self.arch, tokens.numpy())
-        t, start = tokens.shape[1], 0 if cache is None else cache.length
-        dtype, device = self.model["norm"].weight.dtype, self.model["norm"].weight.device
-        positions = torch.arange(start, start + t, dtype=torch.float32, device=device)
-        angles = torch.outer(positions, self._frequencies.to(device))  # (T, H/2)
-        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
-        masks = {w: _mask(t, start, w, device) for w in set(self.arch.layer_windows)}
-        x = self.model["embed_tokens"](tokens.to(device))
-        for layer, block in enumerate(self.model["layers"]):
-            x = block(x, cos, sin, masks[self.arch.layer_windows[layer]], cache, layer)
-        return self.lm_head(self.model["norm"](x))
+        return self._logits(tokens, self._positions(tokens.shape[1], cache), self._mix(cache))
+
+    def forward_ragged(
+        self, tokens: Sequence[Sequence[int]], caches: Sequence[Cache]
+    ) -> list[Tensor]:
+        """Continue several sequences in one pass; return the logits (T_i, V) of each.
+
+        As `firsttoken.llama.Llama.forward_ragged`: one product over the tokens of all, attention
+        sequence by sequence.
+        """
+        rows = ragged_rows(self.arch, tokens, caches)
+        sizes = [row.shape[1] for row in rows]
+        positions = [self._positions(*pair) for pair in zip(sizes, caches, strict=True)]
+        mixes = [self._mix(cache) for cache in caches]
+
+        def mix(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            parts = zip(*(x.split(sizes, dim=2) for x in (q, k, v)), strict=True)
+            mixed = [one(layer, *part) for one, part in zip(mixes, parts, strict=True)]
+            return torch.cat(mixed, dim=2)
+
+        together = torch.from_numpy(np.concatenate(rows, axis=1))
+        return list(self._logits(together, torch.cat(positions), mix)[0].split(sizes))
+
+    def _positions(self, t: int, cache: Cache | None) -> Tensor:
+        """Return where `t` tokens stand that continue what the cache holds."""
+        start = 0 if cache is None else cache.length
+        device = self.model.norm.weight.device
+        return torch.arange(start, start + t, dtype=torch.float32, device=device)
+
+    def _logits(self, tokens: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+        """Return the logits (B, T, V); `mix` lets the queries of a layer read keys and values."""
+        weight = self.model.norm.weight
+        angles = torch.outer(positions, self._frequencies.to(weight.device))  # (T, H/2)
+        cos, sin = angles.cos().to(weight.dtype), angles.sin().to(weight.dtype)
+        x = self.model.embed_tokens(tokens.to(weight.device))
+        for layer, block in enumerate(self.model.layers):
+            x = block(x, cos, sin, mix, layer)
+        return self.lm_head(self.model.norm(x))
+
+    def _mix(self, cache: Cache | None) -> Mix:
+        """Return how queries attend to new keys and values and to what the cache holds."""
+        windows = self.arch.layer_windows
+        masks: dict[tuple[int, int | None], Tensor | None] = {}  # by keys and window: one a pass
+
+        def mix(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            if cache is not None:
+                k, v = _through(cache, layer, k, v)
+            kind = k.shape[2], windows[layer]
+            if kind not in masks:
+                masks[kind] = _mask(q.shape[2], *kind, q.device)
+            return _attend(q, k, v, masks[kind])
+
+        return mix
 
 
-def _mask(t: int, start: int, window: int | None, device: torch.device) -> Tensor | None:
-    """Which keys the last `t` of start + t tokens see; None where plain causal order says it."""
-    if window is None and (start == 0 or t == 1):
+def _through(cache: Cache, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Append to the cache and return all that it holds; a cache may be of NumPy arrays."""
+    if isinstance(cache, KVCache):
+        cache.append(layer, k, v)
+    else:
+        cache.append(layer, *(x.float().numpy(force=True) for x in (k, v)))
+    return torch.as_tensor(cache.keys(layer)).to(k), torch.as_tensor(cache.values(layer)).to(v)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention of (B, N, T, H) to (B, K, S, H); no mask: plain causal order."""
+    b, n, t, h = q.shape
+    if t > 1:
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=True
+        )
+    # One query sees every key: the G heads of a group become G rows of one matrix product, so
+    # that the cache is read once and never copied.
+    rows = q.reshape(b, k.shape[1], -1, h)
+    return F.scaled_dot_product_attention(rows, k, v, attn_mask=mask).reshape(b, n, 1, h)
+
+
+def _mask(t: int, s: int, window: int | None, device: torch.device) -> Tensor | None:
+    """Which of `s` keys the last `t` tokens see; None where plain causal order says it."""
+    if window is None and t in (1, s):
         return None
-    key = torch.arange(start + t, device=device)
-    query = key[start:, None]
+    key = torch.arange(s, device=device)
+    query = key[s - t :, None]
     seen = key <= query
     return seen if window is None else seen & (key > query - window)

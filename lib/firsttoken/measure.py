@@ -312,7 +312,7 @@ def _calls(model, rows: int, dtype: str) -> Callable[[], None]:
 
     arch = model.arch
     inputs = {n: _noise(rows * n, dtype, "cpu").view(rows, 1, n) for n in (arch.d_model, arch.d_ff)}
-    weights = [w for w in model.model["layers"].parameters() if w.ndim == 2]
+    weights = [w for w in model.model.layers.parameters() if w.ndim == 2]
     shape = (rows, arch.n_kv_heads, 16, arch.head_dim)
     keys = _noise(math.prod(shape), dtype, "cpu").view(shape)
     queries = keys[:, :, : arch.n_heads // arch.n_kv_heads]

@@ -83,3 +83,21 @@ def check_tokens(arch: Architecture, tokens: np.ndarray) -> None:
     low, high = tokens.min(), tokens.max()
     if low < 0 or high >= arch.vocab_size:
         raise ValueError(f"tokens hold ids {low} … {high}, expected 0 … {arch.vocab_size - 1}")
+
+
+def ragged_rows(
+    arch: Architecture, tokens: Sequence[Sequence[int]], caches: Sequence[Cache]
+) -> list[np.ndarray]:
+    """Return the tokens of a ragged pass as arrays (1, T_i), one for each cache.
+
+    Raises: ValueError for another number of caches than sequences, none, and as `check_tokens`.
+    """
+    rows = [np.asarray(row)[None] for row in tokens]
+    if not rows or len(rows) != len(caches):
+        raise ValueError(
+            f"tokens has {len(rows)} sequences and caches {len(caches)}, "
+            "expected as many, at least one"
+        )
+    for row in rows:
+        check_tokens(arch, row)
+    return rows
