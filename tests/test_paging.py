@@ -156,6 +156,10 @@ class Lives(RuleBasedStateMachine):
         table = self.pool.block_table(request_id)
         self.pool.free(request_id)
         self.ended.append(self.texts.pop(request_id))
+        self.put_away(table)
+
+    def put_away(self, table):
+        """Note that a request has given these blocks back."""
         held = self.held()
         for block in reversed(table):
             if block not in held and block in self.stored:
@@ -197,9 +201,42 @@ class Lives(RuleBasedStateMachine):
         if asked:
             self.cache.copy(*asked)
         self.check_eviction(unheld)
+        if not full and not shared:
+            self.stored.pop(old[-1], None)  # what a truncated block was full of is written over
         self.texts[i] = [*self.texts[i], token]
         self.settle()
         self.write(i, n_tokens)
+
+    @precondition(lambda self: self.texts)
+    @rule(pick=picks, drop=st.integers(0, 9))
+    def truncate(self, pick, drop):
+        """Through the request's cache where that holds so many tokens, else in the pool alone."""
+        i = self.choose(pick)
+        text, table = self.texts[i], self.pool.block_table(i)
+        n = max(0, len(text) - drop)
+        sequence = self.cache.sequence(i, len(text))
+        if n <= sequence.length:
+            sequence.truncate(n)
+            assert sequence.length == n
+            assert sequence.nbytes == 16 * self.size * len(self.pool.block_table(i))
+            for stored, sign in ((sequence.keys, 1), (sequence.values, -1)):
+                assert (sign * stored(1)).ravel().tolist() == fingerprints(text[:n])
+        else:
+            self.pool.truncate(i, n)
+        self.texts[i] = text[:n]
+        kept = -(-n // self.size)
+        assert self.pool.block_table(i) == table[:kept]
+        self.put_away(table[kept:])
+
+    @precondition(lambda self: self.texts)
+    @rule(pick=picks, drop=st.integers(1, 5), more=tokens)
+    def guess_and_take_back(self, pick, drop, more):
+        """As speculative decoding does: some tokens, not all of them kept, and others instead."""
+        self.truncate(pick, drop)
+        for token in more:
+            self.append(pick, token)
+        self.truncate(pick, drop)
+        self.append(pick, 1)
 
     @precondition(lambda self: self.texts)
     @rule(pick=picks)
@@ -268,6 +305,7 @@ class Lives(RuleBasedStateMachine):
             lambda: self.pool.free(unknown),
             lambda: self.pool.block_table(unknown),
             lambda: self.pool.slot(unknown, 0),
+            lambda: self.pool.truncate(unknown, 0),
         ):
             with pytest.raises(KeyError, match="'nobody' is unknown"):
                 call()
@@ -276,8 +314,11 @@ class Lives(RuleBasedStateMachine):
             lambda: self.pool.fork(live, live),
             lambda: self.pool.slot(live, -1),
             lambda: self.pool.slot(live, len(self.texts[live])),
+            lambda: self.pool.truncate(live, -1),
+            lambda: self.pool.truncate(live, len(self.texts[live]) + 1),
+            lambda: self.pool.truncate(live, False),
         ):
-            with pytest.raises(ValueError, match=r"is in use|position must lie in"):
+            with pytest.raises(ValueError, match=r"is in use|position must lie in|n_tokens must"):
                 call()
         assert vars(self.pool) == before
 
@@ -286,6 +327,7 @@ class Lives(RuleBasedStateMachine):
     @invariant()
     def every_request_reads_what_it_wrote(self):
         for i, text in getattr(self, "texts", {}).items():
+            assert self.pool.n_tokens(i) == len(text)
             slots = [self.pool.slot(i, position) for position in range(len(text))]
             wrote = fingerprints(text)
             keys = self.cache.keys.reshape(2, -1)[:, slots].tolist()  # K = H = 1: a slot each
@@ -297,18 +339,18 @@ class Lives(RuleBasedStateMachine):
         if not hasattr(self, "pool"):
             return
         held = self.held()
-        last = {
-            table[-1]: -len(self.texts[i]) % self.size
-            for i, table in self.tables().items()
-            if table
-        }
+        filled = dict.fromkeys(held, 0)  # of each held block: its slots with a token of anyone
+        for i, table in self.tables().items():
+            for nth, block in enumerate(table):
+                n = min(self.size, len(self.texts[i]) - nth * self.size)
+                filled[block] = max(filled[block], n)
+        wasted = sum(self.size - n for n in filled.values())
         cached = len(set(self.stored) - held)
         n_free = self.pool.n_blocks - len(held)
         assert self.pool.n_free == n_free
-        assert self.pool.usage() == Usage(len(held), cached, n_free - cached, sum(last.values()))
+        assert self.pool.usage() == Usage(len(held), cached, n_free - cached, wasted)
         for i, table in self.tables().items():
             assert len(table) == len(set(table)) == -(-len(self.texts[i]) // self.size)
-            assert self.pool.n_tokens(i) == len(self.texts[i])
 
     def teardown(self):
         """Nothing leaks: when all have left, one request can have the whole pool."""
@@ -341,6 +383,47 @@ class WriteToShared(BlockPool):
             return super().append(request_id, token)
         finally:
             self._holders[last] += holders - min(1, holders)
+
+
+class FoundAfterTruncation(BlockPool):
+    """What a block was full of is not forgotten when the text goes on in another way."""
+
+    def _make_writable(self, request):
+        full = self._hashes[request.table[-1]]
+        asked = super()._make_writable(request)
+        if asked is None and full is not None:
+            self._hashes[request.table[-1]] = full
+            self._blocks_with.setdefault(full, []).append(request.table[-1])
+        return asked
+
+
+class KeepWhatIsBeyond(BlockPool):
+    def truncate(self, request_id, n_tokens):
+        table = self.block_table(request_id)
+        super().truncate(request_id, n_tokens)
+        for block in table[-(-n_tokens // self.block_size) :]:
+            self._hold(block)
+
+
+class TruncateForAll(BlockPool):
+    """The text of everyone who shares the last block is cut short, too."""
+
+    def truncate(self, request_id, n_tokens):
+        super().truncate(request_id, n_tokens)
+        table = self.block_table(request_id)
+        for other in list(self._requests):
+            if table and table[-1] in self.block_table(other):
+                super().truncate(other, n_tokens)
+
+
+class TailOfTheOldText(BlockPool):
+    """The hash of a block that is filled again is that of the tokens that were taken back."""
+
+    def truncate(self, request_id, n_tokens):
+        kept = list(self._request(request_id).tokens)
+        super().truncate(request_id, n_tokens)
+        if n_tokens % self.block_size:
+            self._requests[request_id].tokens = kept
 
 
 class ReuseWithoutFullBlock(BlockPool):
@@ -452,6 +535,15 @@ class WriteOverCached(PagedCache):
         return sequence
 
 
+class TruncateTheSequenceOnly(PagedCache):
+    """The pool still has the tokens, and gives out slots behind them."""
+
+    def sequence(self, request_id, n_cached=0):
+        sequence = super().sequence(request_id, n_cached)
+        sequence.truncate = lambda length: setattr(sequence, "_lengths", [length] * 2)
+        return sequence
+
+
 def lives_end_well(**classes):
     """Run the machine on other classes; raises what the first failing life raises."""
     machine = type("Changed", (Lives,), classes)
@@ -470,6 +562,10 @@ def lives_end_well(**classes):
     [
         ForkWithoutHolding,
         WriteToShared,
+        FoundAfterTruncation,
+        KeepWhatIsBeyond,
+        TruncateForAll,
+        TailOfTheOldText,
         ReuseWithoutFullBlock,
         FreeTwice,
         LeakTheLast,
@@ -488,7 +584,9 @@ def test_a_wrong_pool_would_show(wrong):
         lives_end_well(pool_class=wrong)
 
 
-@pytest.mark.parametrize("wrong", [CopyKeysOnly, NeverCopy, WriteOverCached])
+@pytest.mark.parametrize(
+    "wrong", [CopyKeysOnly, NeverCopy, WriteOverCached, TruncateTheSequenceOnly]
+)
 def test_a_wrong_store_would_show(wrong):
     with pytest.raises(AssertionError):
         lives_end_well(cache_class=wrong)
@@ -520,6 +618,31 @@ def test_a_fork_of_a_fork_copies_once_per_writer():
     pool.free("b")
     assert pool.block_table("c") == [0, 1]
     assert pool.n_free == 6
+
+
+def test_a_truncated_fork_copies_before_it_writes():
+    """Copy-on-write: the block that a keeps in full is copied for b, not cut."""
+    pool = BlockPool(8, 4, prefix_caching=True)
+    pool.allocate("a", range(8))
+    pool.fork("a", "b")
+    pool.truncate("b", 5)
+    assert pool.usage() == Usage(used=2, cached=0, free=6, wasted_slots=0)
+    assert pool.append("b", 9) == (1, 2)
+    assert [pool.block_table(i) for i in "ab"] == [[0, 1], [0, 2]]
+    assert pool.n_cached(range(8)) == 8
+    pool.truncate("a", 4)  # nobody holds the block any more, and what was in it is still there
+    assert pool.usage() == Usage(used=2, cached=1, free=5, wasted_slots=2)
+    assert pool.allocate("c", range(8)) == 8
+
+
+def test_a_full_block_is_found_until_it_is_written():
+    pool = BlockPool(4, 2, prefix_caching=True)
+    pool.allocate("a", [1, 2, 3, 4])
+    pool.truncate("a", 3)
+    assert pool.n_cached([1, 2, 3, 4]) == 4
+    assert pool.append("a", 5) is None
+    assert pool.n_cached([1, 2, 3, 4]) == 2
+    assert pool.n_cached([1, 2, 3, 5]) == 4
 
 
 def test_parallel_samples_share_the_prompt():
@@ -753,6 +876,25 @@ def test_what_cannot_be(call, message):
         call()
 
 
+def test_what_is_taken_back_is_written_again():
+    """After a truncation below what the prefix cache had, those tokens are new like any other."""
+    pool = BlockPool(4, 2, prefix_caching=True)
+    cache = PagedCache(TOY, pool)
+    first = cache.sequence("a", pool.allocate("a", [1, 2, 3, 4]))
+    for layer in range(2):
+        first.append(layer, *np.ones((2, 1, 1, 4, 1)))
+    pool.free("a")
+    second = cache.sequence("b", pool.allocate("b", [1, 2, 3, 4]))
+    assert second.length == 3
+    second.truncate(1)
+    assert pool.n_tokens("b") == 1 and second.nbytes == cache.nbytes // 4
+    for token in (7, 8):
+        pool.append("b", token)
+    for layer in range(2):
+        second.append(layer, *np.full((2, 1, 1, 2, 1), 5.0))
+    assert second.keys(0).ravel().tolist() == second.values(1).ravel().tolist() == [1, 5, 5]
+
+
 def test_sequences_that_cannot_be():
     pool = BlockPool(4, 2)
     pool.allocate("a", [1, 2, 3])
@@ -763,3 +905,15 @@ def test_sequences_that_cannot_be():
         cache.sequence("a", 4)
     with pytest.raises(ValueError, match="has 3 tokens in the pool, 2 of them computed; 2 more"):
         cache.sequence("a", 2).append(0, *np.ones((2, 1, 1, 2, 1)))
+    sequence = cache.sequence("a", 2)
+    for length in (3, -1, True, 1.0):
+        with pytest.raises(ValueError, match=r"length must (be an integer|lie in 0 … 2)"):
+            sequence.truncate(length)
+    assert (sequence.length, pool.n_tokens("a")) == (2, 3)
+    for k, v in ((np.ones((2, 1, 1, 1)), np.ones((2, 1, 1, 1))), (np.ones((1, 1, 1, 1)),) * 2):
+        with pytest.raises(ValueError, match=r"must both be \(1, K, T, H\) with K 1, H 1"):
+            sequence.append(0, k[:, :, 0], v)
+    for layer in (-1, 2):
+        for call in (sequence.keys, sequence.values, lambda n: sequence.append(n, k, v)):
+            with pytest.raises(ValueError, match=f"layer must lie in 0 … 1, got {layer}"):
+                call(layer)

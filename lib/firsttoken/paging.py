@@ -38,7 +38,7 @@ class Usage:
 class _Request:
     table: list[int]  # block of each run of block_size tokens
     n_tokens: int
-    tail: list[int]  # tokens of the last block while it is not full (with prefix caching only)
+    tokens: list[int]  # with prefix caching only; else their number is enough
 
 
 class BlockPool:
@@ -46,23 +46,26 @@ class BlockPool:
 
     A request's tokens lie in blocks anywhere in the pool; its block table names them in order, as a
     page table does in an operating system. Every block counts its holders. A fork shares all blocks
-    of its parent, and a request that writes to a shared block first gets a copy of it.
+    of its parent, and a request that writes to a shared block first gets a copy of it
+    (copy-on-write).
 
     With `prefix_caching` a full block is known by the hash of its tokens and of the block before
     it, so by the whole text up to its end: keys and values depend on all of that. A new request
-    reuses blocks whose text it starts with. Full blocks are never written again, so sharing them
-    needs no copy. A block that nobody holds keeps its content until its memory is needed: blocks
-    without anything to reuse go first, then the least recently used, the end of a text before its
-    start. Of equal content, unheld blocks keep one copy only, and none while a request holds one.
+    reuses blocks whose text it starts with. A block that nobody holds keeps its content until its
+    memory is needed: blocks without anything to reuse go first, then the least recently used, the
+    end of a text before its start. Of equal content, unheld blocks keep one copy only, and none
+    while a request holds one. A full block is written again only where `truncate` has cut the text
+    of its one holder short; from then on it is no longer found.
 
     The pool counts; it stores no keys and values (`PagedCache` does). It takes a block's content as
     present once it has got the tokens, so hand it tokens in the step that computes them.
 
     Request ids are any hashable values, tokens are integers. A call that raises changes nothing.
 
-    Raises: ValueError for sizes below one, for a live id in `allocate` and `fork`, and for a
-            position that the request does not have; KeyError for an unknown id; OutOfBlocks.
-    Source: Kwon et al. 2023, arXiv:2309.06180, sec. 4; vLLM, design document "Automatic Prefix
+    Raises: ValueError for sizes below one, for a live id in `allocate` and `fork`, and for
+            positions and lengths that the request does not have; KeyError for an unknown id;
+            OutOfBlocks.
+    Source: Kwon et al. 2023, arXiv:2309.06180, sec. 4 (4.4: copy-on-write); vLLM, "Automatic Prefix
             Caching" (hash of parent and tokens, full blocks only)
 
     >>> pool = BlockPool(n_blocks=4, block_size=2, prefix_caching=True)
@@ -115,15 +118,15 @@ class BlockPool:
         new = [self._take() for _ in range(n_new)]
         for block, full in zip(new, hashes[len(reused) :], strict=False):  # the last may not be
             self._remember(block, full)
-        tail = tokens[len(hashes) * self.block_size :] if self.prefix_caching else []
-        self._requests[request_id] = _Request(reused + new, n_tokens, tail)
+        kept = list(tokens) if self.prefix_caching else []
+        self._requests[request_id] = _Request(reused + new, n_tokens, kept)
         return len(reused) * self.block_size
 
     def append(self, request_id: Hashable, token: int) -> tuple[int, int] | None:
         """Add one token to a request; return (source, target) where a block must be copied first.
 
-        That is where the token goes to a block that others hold, too. The last holder of a block
-        writes in place.
+        That is where the token goes to a block that others hold, too (copy-on-write). The last
+        holder of a block writes in place.
         """
         request = self._request(request_id)
         token = operator.index(token)
@@ -131,19 +134,33 @@ class BlockPool:
         if request.n_tokens % self.block_size == 0:
             self._check_free(1)
             request.table.append(self._take())
-        elif self._holders[source := request.table[-1]] > 1:
-            self._check_free(1)
-            copy = source, self._take()
-            self._holders[source] -= 1
-            request.table[-1] = copy[1]
+        else:
+            copy = self._make_writable(request)
         request.n_tokens += 1
         if self.prefix_caching:
-            request.tail.append(token)
-            if len(request.tail) == self.block_size:
+            request.tokens.append(token)
+            if request.n_tokens % self.block_size == 0:
                 parent = self._hashes[request.table[-2]] if len(request.table) > 1 else b""
-                self._remember(request.table[-1], _hash_block(parent, request.tail))
-                request.tail = []
+                full = _hash_block(parent, request.tokens[-self.block_size :])
+                self._remember(request.table[-1], full)
         return copy
+
+    def truncate(self, request_id: Hashable, n_tokens: int) -> None:
+        """Keep the first tokens of a request only; blocks beyond them are given back as in `free`.
+
+        Nothing of another request changes: who shares the block in which the text ends now, still
+        holds all of it.
+        """
+        request = self._request(request_id)
+        if check_count("n_tokens", n_tokens) > request.n_tokens:
+            raise ValueError(
+                f"n_tokens must be at most {request.n_tokens}, what request {request_id!r} has; "
+                f"got {n_tokens}"
+            )
+        n_blocks = math.ceil(n_tokens / self.block_size)
+        request.table, beyond = request.table[:n_blocks], request.table[n_blocks:]
+        request.n_tokens, request.tokens = int(n_tokens), request.tokens[:n_tokens]
+        self._let_go(beyond)
 
     def fork(self, parent: Hashable, child: Hashable) -> None:
         """Make a new request that shares everything with its parent; nothing is copied."""
@@ -151,16 +168,13 @@ class BlockPool:
         self._check_new(child)
         for block in request.table:
             self._hold(block)
-        self._requests[child] = _Request([*request.table], request.n_tokens, [*request.tail])
+        self._requests[child] = _Request([*request.table], request.n_tokens, [*request.tokens])
 
     def free(self, request_id: Hashable) -> None:
         """End a request; blocks that no other holds can be handed out again."""
         request = self._request(request_id)
         del self._requests[request_id]
-        for block in reversed(request.table):  # so that the end of a text is evicted first
-            self._holders[block] -= 1
-            if self._holders[block] == 0:
-                self._retire(block)
+        self._let_go(request.table)
 
     def block_table(self, request_id: Hashable) -> list[int]:
         """Return the blocks that hold a request's tokens, in order."""
@@ -188,14 +202,22 @@ class BlockPool:
 
     def usage(self) -> Usage:
         """Return how many blocks are in use, reusable and free, and the slots that are wasted."""
-        # Only the last block of a request can have room, and whoever shares it, shares all of it.
-        last = {r.table[-1]: r.n_tokens for r in self._requests.values() if r.table}
+        wasted = {r.table[-1]: self._room(r) for r in self._requests.values() if r.table}
         return Usage(
             used=self.n_blocks - self.n_free,
             cached=len(self._cached),
             free=len(self._empty),
-            wasted_slots=sum(-n_tokens % self.block_size for n_tokens in last.values()),
+            wasted_slots=sum(wasted.values()),
         )
+
+    def _room(self, request: _Request) -> int:
+        """Return how many slots of a request's last block hold no token, of nobody."""
+        nth, block = len(request.table) - 1, request.table[-1]
+        sharing = [request]
+        if self._holders[block] > 1:  # after a truncation another may hold more of it
+            requests = self._requests.values()
+            sharing = [r for r in requests if r.table[nth : nth + 1] == [block]]
+        return max(0, len(request.table) * self.block_size - max(r.n_tokens for r in sharing))
 
     def _request(self, request_id: Hashable) -> _Request:
         if request_id not in self._requests:
@@ -242,6 +264,25 @@ class BlockPool:
         self._holders[block] = 1
         return block
 
+    def _let_go(self, table: list[int]) -> None:
+        """Hold these blocks of one request no longer."""
+        for block in reversed(table):  # so that the end of a text is evicted first
+            self._holders[block] -= 1
+            if self._holders[block] == 0:
+                self._retire(block)
+
+    def _make_writable(self, request: _Request) -> tuple[int, int] | None:
+        """See that nobody else reads a request's last block; return the copy that this takes."""
+        block = request.table[-1]
+        if self._holders[block] == 1:
+            if self._hashes[block] is not None:  # it was full, and a truncation has cut it short
+                self._forget(block)
+            return None
+        self._check_free(1)
+        request.table[-1] = self._take()
+        self._holders[block] -= 1
+        return block, request.table[-1]
+
     def _remember(self, block: int, full: bytes) -> None:
         """Let a block that is full now be found by its hash."""
         copy = self._blocks_with.get(full, [block])[0]
@@ -274,8 +315,8 @@ class PagedCache:
     """The keys and values of every layer, in the blocks of a pool.
 
     The pool says where a token lies, this class keeps what is there. Before a pass, give the pool
-    the new tokens, and `copy` where `append` asks for it; then run the model with the request's
-    `sequence` as its cache.
+    the new tokens, and `copy` where `append` asks for it (copy-on-write); then run the model with
+    the request's `sequence` as its cache.
 
     Shapes: keys, values (L, n_blocks, K, block_size, H), float32
     Units:  nbytes: bytes of all blocks, whoever holds them.
@@ -328,17 +369,20 @@ class PagedCache:
 
 
 class PagedSequence:
-    """What a model sees of one request in a `PagedCache`; it has the methods of `KVCache`.
+    """What a model sees of one request in a `PagedCache`, as the `Cache` of `protocols`.
 
     `length` counts the tokens that the model need not compute any more. Where every token was found
     in the prefix cache it is one less, so that a pass over the last token gives the logits. Its
     keys and values are not written then: they are there, and others may hold that block.
 
     `keys` and `values` gather the blocks into one array, a copy. `paged_attention` needs none.
+    `truncate` cuts the request short in the pool, too: give it new tokens before the next pass.
 
     Shapes: as `KVCache` with B = 1
-    Raises: ValueError for n_cached beyond the request's tokens, and for more tokens than the pool
-            has been given; KeyError for a request that the pool does not know.
+    Units:  nbytes: bytes of the request's blocks in all layers, those it shares included.
+    Raises: ValueError for n_cached beyond the request's tokens, an unknown layer, arrays of another
+            shape, more tokens than the pool has been given, and a length that is not there;
+            KeyError for a request that the pool does not know.
     """
 
     def __init__(self, cache: PagedCache, request_id: Hashable, n_cached: int = 0) -> None:
@@ -353,8 +397,21 @@ class PagedSequence:
         """The tokens that every layer holds."""
         return min(self._lengths)
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the request's blocks, filled or not."""
+        n_blocks = len(self.cache.pool.block_table(self.request_id))
+        return self.cache.nbytes // self.cache.pool.n_blocks * n_blocks
+
     def append(self, layer: int, k: Array, v: Array) -> None:
         """Store the keys and values (1, K, T, H) of the next tokens of one layer."""
+        self._check_layer(layer)
+        n_kv_heads, _, head_dim = self.cache.keys.shape[2:]
+        if k.shape != v.shape or k.ndim != 4 or k.shape != (1, n_kv_heads, k.shape[2], head_dim):
+            raise ValueError(
+                f"k {k.shape} and v {v.shape} must both be (1, K, T, H) with K {n_kv_heads}, "
+                f"H {head_dim}"
+            )
         start = self._lengths[layer]
         end = start + k.shape[2]
         n_tokens = self.cache.pool.n_tokens(self.request_id)
@@ -369,14 +426,28 @@ class PagedSequence:
 
     def keys(self, layer: int) -> Array:
         """Return all keys of a layer, (1, K, S, H)."""
-        return self._gather(self.cache.keys[layer], self._lengths[layer])
+        return self._read(self.cache.keys, layer)
 
     def values(self, layer: int) -> Array:
         """Return all values of a layer, (1, K, S, H)."""
-        return self._gather(self.cache.values[layer], self._lengths[layer])
+        return self._read(self.cache.values, layer)
 
-    def _gather(self, stored: Array, length: int) -> Array:
-        return _gather(stored, self.cache.pool.block_table(self.request_id), length)
+    def truncate(self, length: int) -> None:
+        """Forget all but the first `length` tokens, in every layer and in the pool."""
+        if check_count("length", length) > self.length:
+            raise ValueError(f"length must lie in 0 … {self.length}, got {length!r}")
+        self.cache.pool.truncate(self.request_id, length)
+        self.n_cached = min(self.n_cached, int(length))  # what comes after it is written again
+        self._lengths = [int(length)] * len(self._lengths)
+
+    def _read(self, stored: Array, layer: int) -> Array:
+        self._check_layer(layer)
+        table = self.cache.pool.block_table(self.request_id)
+        return _gather(stored[layer], table, self._lengths[layer])
+
+    def _check_layer(self, layer: int) -> None:
+        if not 0 <= layer < len(self._lengths):
+            raise ValueError(f"layer must lie in 0 … {len(self._lengths) - 1}, got {layer}")
 
 
 def paged_attention(
