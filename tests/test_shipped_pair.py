@@ -1,13 +1,14 @@
 """The shipped models are what their card says, and what transformers makes of the same files."""
 
 import json
+import math
 
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from firsttoken.evaluation import bits_per_byte, mean_acceptance
+from firsttoken import evaluation
 from firsttoken.llama import load_model
 from firsttoken.paths import data_path
 from firsttoken.tokenizer import tokenizer
@@ -33,13 +34,33 @@ def test_the_tokenizer_is_the_one_transformers_loads():
     assert theirs.eos_token_id == tokenizer().eos_id == load_model("target").eos_ids[0]
 
 
-def test_the_figures_of_the_card_come_out_again():
+def test_the_figures_of_the_card_come_out_again(monkeypatch):
+    """Both from one reading of the text: the loss is summed while the acceptance is measured."""
+    predictions, bits = evaluation._predictions, []
+
+    def summed(*arguments):
+        for tokens, (target, draft) in predictions(*arguments):
+            bits.append(-np.log2(target[np.arange(len(tokens)), tokens]).sum())
+            yield tokens, (target, draft)
+
+    monkeypatch.setattr(evaluation, "_predictions", summed)
     target, draft = (load_model(name, "torch") for name in ("target", "draft"))
+    acceptance = evaluation.mean_acceptance(target, draft, tokenizer(), TEXT)
     said = REPORT["heldout"]
-    bits = bits_per_byte(target, tokenizer(), TEXT)
-    assert bits == pytest.approx(said["bits_per_byte_target"], abs=1e-3) and bits < 1.40
-    acceptance = mean_acceptance(target, draft, tokenizer(), TEXT)
     assert acceptance == pytest.approx(said["acceptance"], abs=1e-3)
+    per_byte = sum(bits) / len(TEXT.encode())
+    assert per_byte == pytest.approx(said["bits_per_byte_target"], abs=1e-3) and per_byte < 1.40
+
+
+@pytest.mark.parametrize("name", ["target", "draft"])
+def test_bits_per_byte_are_those_of_transformers_loss(name):
+    """On the beginning of the text, which fits one window."""
+    text = TEXT[:1000]
+    theirs = AutoModelForCausalLM.from_pretrained(data_path(f"model/{name}"), dtype=torch.float32)
+    ids = torch.tensor([[tokenizer().eos_id, *tokenizer().encode(text)]])
+    nats = theirs(ids, labels=ids).loss.item() * (ids.shape[1] - 1)
+    ours = evaluation.bits_per_byte(load_model(name, "torch"), tokenizer(), text)
+    assert ours == pytest.approx(nats / math.log(2) / len(text.encode()), rel=1e-5)
 
 
 def test_the_pair_is_small():
