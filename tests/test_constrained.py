@@ -14,7 +14,7 @@ from firsttoken.constrained import (
     Regex,
     accepts,
     keep_allowed,
-    sequence_laws,
+    sequence_distributions,
     shortest_completion,
 )
 from firsttoken.generate import generate
@@ -380,27 +380,29 @@ def test_close_in_time_holds_for_every_budget(max_tokens, seed):
 # The bias of masking.
 
 
-def toy_law(ids, weights):
-    """Return the law of the next of three tokens: the end, a, b."""
-    law = np.array(weights[len(ids) % len(weights)], dtype=float)
-    law = np.roll(law, sum(ids))
-    return law / law.sum()
+def toy_distribution(ids, weights):
+    """Return the distribution of the next of three tokens: the end, a, b."""
+    p = np.array(weights[len(ids) % len(weights)], dtype=float)
+    p = np.roll(p, sum(ids))
+    return p / p.sum()
 
 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=3, max_size=3).filter(all), min_size=1))
-def test_both_laws_equal_their_definitions(weights):
+def test_both_distributions_equal_their_definitions(weights):
     language, max_tokens = Regex("(ab?)*b"), 5
     constraint = Constraint(language, [b"", b"a", b"b"], [0])
 
     def all_texts(ids):
         """Yield every sequence of tokens up to its end, with its probability."""
-        for token, p in enumerate(toy_law(ids, weights)):
+        for token, p in enumerate(toy_distribution(ids, weights)):
             if token == 0:
                 yield (*ids, 0), p
             elif len(ids) + 1 < max_tokens:
                 yield from ((text, p * rest) for text, rest in all_texts([*ids, token]))
 
-    masked, conditioned = sequence_laws(lambda ids: toy_law(ids, weights), constraint, max_tokens)
+    masked, conditioned = sequence_distributions(
+        lambda ids: toy_distribution(ids, weights), constraint, max_tokens
+    )
     valid = {t: p for t, p in all_texts([]) if accepts(language, bytes(b"\0ab"[i] for i in t[:-1]))}
     total = sum(valid.values())
     assert masked.keys() == conditioned.keys() == valid.keys()
@@ -409,7 +411,7 @@ def test_both_laws_equal_their_definitions(weights):
         left = 1.0  # the mass that the mask leaves on the way
         step = constraint.copy()
         for i, token in enumerate(text):
-            left *= toy_law(list(text[:i]), weights)[step.mask()].sum()
+            left *= toy_distribution(list(text[:i]), weights)[step.mask()].sum()
             step.advance(token)
         assert masked[text] == pytest.approx(p / left)
 
@@ -418,33 +420,37 @@ def test_masking_prefers_what_began_likely_and_went_wrong():
     """a is likely, but almost never ends as the pattern demands; b always does."""
     chain = {(): [0, 0.9, 0.1], (1,): [0.01, 0.99, 0], (2,): [1, 0, 0]}
     constraint = Constraint(Regex("a|b"), [b"", b"a", b"b"], [0])
-    masked, conditioned = sequence_laws(lambda ids: np.array(chain[tuple(ids)]), constraint, 2)
+    masked, conditioned = sequence_distributions(
+        lambda ids: np.array(chain[tuple(ids)]), constraint, 2
+    )
     assert masked[1, 0] == pytest.approx(0.9)
     assert conditioned[1, 0] == pytest.approx(0.009 / 0.109)
     with pytest.raises(ValueError, match="max_tokens 1"):
-        sequence_laws(lambda ids: np.array(chain[tuple(ids)]), constraint, 1)
+        sequence_distributions(lambda ids: np.array(chain[tuple(ids)]), constraint, 1)
 
 
-def test_masked_sampling_follows_the_masked_law_and_not_the_other():
+def test_masked_sampling_follows_the_masked_distribution_and_not_the_other():
     """On the shipped model, 300 texts; each count within 6 sigma: false alarm below 1e-7."""
     prompt = TOK.encode("    return ")
     constraint = Constraint(Regex("(True|None|0)\n"), TOKENS, MODEL.eos_ids)
 
-    def next_law(ids):
+    def next_distribution(ids):
         return softmax(MODEL([prompt + ids])[0, -1].astype(np.float64))
 
-    laws = [{}, {}]
-    for law, of_text in zip(sequence_laws(next_law, constraint, 8), laws, strict=True):
-        for ids, p in law.items():
+    both = [{}, {}]
+    for of_ids, of_text in zip(
+        sequence_distributions(next_distribution, constraint, 8), both, strict=True
+    ):
+        for ids, p in of_ids.items():
             of_text[TOK.decode(ids)] = of_text.get(TOK.decode(ids), 0) + p
-    masked, conditioned = laws
+    masked, conditioned = both
     assert sum(masked.values()) == pytest.approx(1) and len(masked) == 3
     n, counts = 300, dict.fromkeys(masked, 0)
     for seed in range(n):
         params = SamplingParams(seed=seed, max_tokens=8)
         counts[TOK.decode(generate(MODEL, prompt, params, constraint=constraint).ids)] += 1
 
-    def distance(law):
-        return max(abs(counts[t] - n * p) / np.sqrt(n * p * (1 - p)) for t, p in law.items())
+    def distance(expected):
+        return max(abs(counts[t] - n * p) / np.sqrt(n * p * (1 - p)) for t, p in expected.items())
 
     assert distance(masked) < 6 < distance(conditioned)

@@ -1,4 +1,4 @@
-"""kv_cache: published sizes, capacity laws, and the cache against plain concatenation."""
+"""kv_cache: published sizes, capacity, and the cache against plain concatenation."""
 
 import ml_dtypes
 import numpy as np
@@ -92,7 +92,7 @@ def test_quantised_caches_carry_scales():
     assert kv_cache_bytes(arch, 2048, dtype="q4_0") == 288 * 2**20
 
 
-# --- the closed form: laws
+# --- the closed form: what holds for every shape
 
 small = st.sampled_from([1, 2, 3, 4])
 

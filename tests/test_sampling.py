@@ -399,21 +399,21 @@ def test_bounds_that_transformers_misses_by_rounding(
 # Three ways to draw
 
 
-LAW = np.array([0.0, 0.45, 0.2, 0.05, 0.3, 0.0])
+DISTRIBUTION = np.array([0.0, 0.45, 0.2, 0.05, 0.3, 0.0])
 DRAWS = 100_000
 
 
 def fits(ids):
     """Pearson's test, and no token of probability 0. A right sampler fails once in 1e7 seeds."""
-    counts = np.bincount(ids, minlength=len(LAW))
-    positive = LAW > 0
+    counts = np.bincount(ids, minlength=len(DISTRIBUTION))
+    positive = DISTRIBUTION > 0
     if counts[~positive].any():
         return False
-    return chisquare(counts[positive], DRAWS * LAW[positive]).pvalue > 1e-7
+    return chisquare(counts[positive], DRAWS * DISTRIBUTION[positive]).pvalue > 1e-7
 
 
 with np.errstate(divide="ignore"):
-    LOGITS = np.tile(np.log(LAW) + 3, (DRAWS, 1))
+    LOGITS = np.tile(np.log(DISTRIBUTION) + 3, (DRAWS, 1))
 
 
 @pytest.mark.parametrize(
@@ -426,7 +426,7 @@ with np.errstate(divide="ignore"):
         lambda rng: sample(LOGITS, rng),
     ],
 )
-def test_every_way_to_draw_follows_the_law(way):
+def test_every_way_to_draw_follows_the_distribution(way):
     """Five ways: false alarm at most 5e-7."""
     assert fits(way(np.random.default_rng(1)))
 
@@ -434,7 +434,7 @@ def test_every_way_to_draw_follows_the_law(way):
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda rng: (LOGITS + rng.random(LOGITS.shape)).argmax(axis=-1),  # noise of another law
+        lambda rng: (LOGITS + rng.random(LOGITS.shape)).argmax(axis=-1),  # noise of another kind
         lambda rng: (softmax(LOGITS) + rng.gumbel(size=LOGITS.shape)).argmax(axis=-1),
         lambda rng: (softmax(LOGITS) * rng.standard_exponential(LOGITS.shape)).argmax(axis=-1),
         lambda rng: draw(np.sort(softmax(LOGITS))[:, ::-1], rng),  # places in the sorted list
@@ -507,7 +507,7 @@ def test_draw_keeps_leading_axes_and_its_generator():
     assert draw(p[0, 0], np.random.default_rng(0)).shape == ()
 
 
-# Laws of every filter, and errors.
+# What holds for every filter, and errors.
 
 FILTERS = [
     (apply_temperature, "temperature", 0.0, [-1, np.nan, np.inf, "hot"]),

@@ -217,8 +217,8 @@ def shortest_completion(language: Language, text: str | bytes) -> bytes:
     return bytes(rest)
 
 
-def sequence_laws(
-    next_law: Callable[[list[int]], Array], constraint: Constraint, max_tokens: int
+def sequence_distributions(
+    next_distribution: Callable[[list[int]], Array], constraint: Constraint, max_tokens: int
 ) -> tuple[dict[tuple[int, ...], float], dict[tuple[int, ...], float]]:
     """Return (masked, conditioned): how likely each valid text is in two ways of asking for one.
 
@@ -231,13 +231,15 @@ def sequence_laws(
     only. What `masked` lacks to 1 goes to texts that are longer. Keys are tokens: a text that
     can be cut into tokens in two ways appears twice.
 
-    Shapes: next_law(ids): (V,), the probabilities after the ids chosen so far
+    Shapes: next_distribution(ids): (V,), the probabilities after the ids chosen so far
     Raises: ValueError where no text of positive probability ends in time.
     Source: Park et al. 2024, arXiv:2405.21047, sec. 2
 
     >>> chain = {(): [0, 0.9, 0.1], (1,): [0.01, 0.99, 0], (2,): [1, 0, 0]}
     >>> constraint = Constraint(Regex("a|b"), [b"", b"a", b"b"], eos_ids=[0])
-    >>> masked, conditioned = sequence_laws(lambda ids: np.array(chain[tuple(ids)]), constraint, 2)
+    >>> masked, conditioned = sequence_distributions(
+    ...     lambda ids: np.array(chain[tuple(ids)]), constraint, max_tokens=2
+    ... )
     >>> {ids: round(p, 3) for ids, p in masked.items()}
     {(1, 0): 0.9, (2, 0): 0.1}
     >>> {ids: round(p, 3) for ids, p in conditioned.items()}
@@ -246,12 +248,12 @@ def sequence_laws(
     masked, free = {}, {}
 
     def visit(ids: list[int], constraint: Constraint, p_masked: float, p_free: float) -> None:
-        law = np.where(constraint.mask(), next_law(ids), 0)
-        for token in np.flatnonzero(law).tolist():
+        left = np.where(constraint.mask(), next_distribution(ids), 0)
+        for token in np.flatnonzero(left).tolist():
             after = constraint.copy()
             after.advance(token)
-            text, p = [*ids, token], float(law[token])
-            ahead = p_masked * p / float(law.sum()), p_free * p
+            text, p = [*ids, token], float(left[token])
+            ahead = p_masked * p / float(left.sum()), p_free * p
             if after.finished:
                 masked[tuple(text)], free[tuple(text)] = ahead
             elif len(text) < max_tokens:

@@ -310,7 +310,7 @@ def gumbel_max(logits: Array, rng: np.random.Generator) -> Array:
 
     Shapes: logits (…, V); result (…), integers
     Raises: ValueError as `softmax`.
-    Source: Maddison, Tarlow & Minka 2014, arXiv:1411.0030; the law of the noise: Gumbel 1954
+    Source: Maddison, Tarlow & Minka 2014, arXiv:1411.0030; the noise itself: Gumbel 1954
 
     >>> int(gumbel_max(np.array([-np.inf, 0.0, -np.inf]), np.random.default_rng(0)))
     1
