@@ -28,8 +28,9 @@ LAYERS = {
     "arrays": "protocols metrics rope attention flash recurrent quantization sampling shortlist "
     "automaton constrained speculative paging fragmentation prefix_routing parallel assignments "
     "prediction",
-    "machines": "checkpoint llama llama_torch tokenizer continuation generate streaming evaluation "
-    "search measure pruning batching engine server sampling_torch speculative_torch parallel_torch",
+    "machines": "threads checkpoint llama llama_torch tokenizer continuation generate streaming "
+    "evaluation search measure pruning batching engine server sampling_torch speculative_torch "
+    "parallel_torch",
     "faces": "plots explore exercises",
 }
 RANK = {module: rank for rank, modules in enumerate(LAYERS.values()) for module in modules.split()}
@@ -38,7 +39,8 @@ OUTSIDE = (
     set(),
     set(),
     {"numpy"},
-    {"joblib", "ml_dtypes", "numpy", "platformdirs", "safetensors", "tokenizers", "tqdm"},
+    {"joblib", "ml_dtypes", "numpy", "platformdirs", "safetensors", "threadpoolctl"}
+    | {"tokenizers", "tqdm"},
     {"numpy", "matplotlib", "seaborn", "ipywidgets", "IPython"},
 )
 TORCH_MODULES = {"measure", "pruning"}  # and every module named *_torch

@@ -10,10 +10,12 @@ import numpy as np
 from firsttoken.architectures import Architecture
 from firsttoken.attention import attention, rms_norm
 from firsttoken.checkpoint import check_weights, read_checkpoint
+from firsttoken.checks import check_count
 from firsttoken.kv_cache import KVCache
 from firsttoken.paths import data_path
-from firsttoken.protocols import Cache, check_tokens, ragged_rows
+from firsttoken.protocols import Cache, Model, check_tokens, ragged_rows
 from firsttoken.rope import rope_frequencies, rotate
+from firsttoken.threads import blas_threads
 
 Array = np.ndarray
 
@@ -70,12 +72,15 @@ class Llama:
     A layer with a window (Mistral) sees that many positions, itself included.
 
     `weights` maps Hugging Face's names to arrays (out, in), as checkpoints store them.
+    `n_threads` is how many threads a pass may take; None means NumPy's own choice.
 
     Shapes: model(tokens (B, T), cache=None) -> logits (B, T, V)
     Raises: ValueError for missing, unexpected or misshapen weights, an architecture that is no
             Llama, an unknown RoPE type; for token ids out of range and a full cache.
     Source: Touvron et al. 2023, arXiv:2302.13971, sec. 2.2; Llama 3: arXiv:2407.21783, sec. 3.2
     """
+
+    n_threads: int | None = None
 
     def __init__(
         self,
@@ -141,7 +146,8 @@ class Llama:
         def mix(layer: int, q: Array, k: Array, v: Array) -> Array:
             return self._mix(layer, q, k, v, cache)
 
-        return self._forward(tokens, self._positions(tokens.shape[1], cache), mix)
+        with blas_threads(self.n_threads):
+            return self._forward(tokens, self._positions(tokens.shape[1], cache), mix)
 
     def forward_ragged(
         self, tokens: Sequence[Sequence[int]], caches: Sequence[Cache]
@@ -167,7 +173,8 @@ class Llama:
             parts = zip(*(np.split(x, cuts, axis=2) for x in (q, k, v)), caches, strict=True)
             return np.concatenate([self._mix(layer, *part) for part in parts], axis=2)
 
-        logits = self._forward(np.concatenate(rows, axis=1), np.concatenate(positions), mix)
+        with blas_threads(self.n_threads):
+            logits = self._forward(np.concatenate(rows, axis=1), np.concatenate(positions), mix)
         return np.split(logits[0], cuts)
 
     def _positions(self, n: int, cache: Cache | None) -> Array:
@@ -228,20 +235,32 @@ def silu(x: Array) -> Array:
         return x / (1 + np.exp(-x))
 
 
-def load_model(name: str | Path = "target", backend: str = "numpy"):
+def load_model(
+    name: str | Path = "target", backend: str = "numpy", n_threads: int | None = 1
+) -> Model:
     """Load the shipped "target" or "draft", or any directory in Hugging Face's Llama format.
 
-    Raises: ValueError for an unknown name or backend, and as `read_checkpoint`.
+    `n_threads` is how many threads a pass may take. One is as fast for models as small as the
+    shipped pair, and much faster beside other programs; for a large checkpoint give more, or None
+    for the backend's own choice.
+
+    Raises: ValueError for an unknown name or backend, an n_threads below 1, and as
+            `read_checkpoint`.
     """
     directory = data_path(f"model/{name}") if name in ("target", "draft") else Path(name)
     if not directory.is_dir():
         raise ValueError(
             f"name must be 'target', 'draft' or a directory, got {str(name)!r}: no {directory}"
         )
+    if n_threads is not None:
+        check_count("n_threads", n_threads, at_least=1)
     if backend == "numpy":
-        return Llama.from_pretrained(directory)
-    if backend == "torch":
+        model = Llama.from_pretrained(directory)
+    elif backend == "torch":
         from firsttoken import llama_torch  # takes a second to import: only on demand
 
-        return llama_torch.Llama.from_pretrained(directory)
-    raise ValueError(f"backend must be 'numpy' or 'torch', got {backend!r}")
+        model = llama_torch.Llama.from_pretrained(directory)
+    else:
+        raise ValueError(f"backend must be 'numpy' or 'torch', got {backend!r}")
+    model.n_threads = n_threads
+    return model

@@ -4,7 +4,8 @@ Same signatures, same Hugging Face weight names and, in float32, the same logits
 `firsttoken.llama`, which is the reference.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -150,11 +151,14 @@ class _Decoder(nn.Module):
 class Llama(nn.Module):
     """A Llama-style decoder; see `firsttoken.llama.Llama` for the reference.
 
-    The parameters start frozen; training calls `requires_grad_(True)`.
+    The parameters start frozen; training calls `requires_grad_(True)`. `n_threads` is how many
+    threads a pass may take; None means PyTorch's own choice.
 
     Shapes: model(tokens (B, T), cache=None) -> logits (B, T, V)
     Raises: ValueError for missing or misshapen weights and for an unknown RoPE type.
     """
+
+    n_threads: int | None = None
 
     def __init__(
         self,
@@ -236,10 +240,11 @@ class Llama(nn.Module):
         weight = self.model.norm.weight
         angles = torch.outer(positions, self._frequencies.to(weight.device))  # (T, H/2)
         cos, sin = angles.cos().to(weight.dtype), angles.sin().to(weight.dtype)
-        x = self.model.embed_tokens(tokens.to(weight.device))
-        for layer, block in enumerate(self.model.layers):
-            x = block(x, cos, sin, mix, layer)
-        return self.lm_head(self.model.norm(x))
+        with nullcontext() if self.n_threads is None else _threads(self.n_threads):
+            x = self.model.embed_tokens(tokens.to(weight.device))
+            for layer, block in enumerate(self.model.layers):
+                x = block(x, cos, sin, mix, layer)
+            return self.lm_head(self.model.norm(x))
 
     def _mix(self, cache: Cache | None) -> Mix:
         """Return how queries attend to new keys and values and to what the cache holds."""
@@ -255,6 +260,17 @@ class Llama(nn.Module):
             return _attend(q, k, v, masks[kind])
 
         return mix
+
+
+@contextmanager
+def _threads(n: int) -> Iterator[None]:
+    """Let PyTorch take n threads within the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _through(cache: Cache, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
