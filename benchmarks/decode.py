@@ -1,11 +1,13 @@
 """Decode speed of the shipped model: this library's two backends against transformers.
 
-    python benchmarks/decode.py            # prints a table and writes benchmarks/decode.json
+    python benchmarks/decode.py            # prints a table, writes data/measured/decode.json
+    python benchmarks/decode.py --out mine.json
 
 Each program writes the same number of greedy tokens after the same prompt, in turn, several
 times; what counts is the ratio of medians within this one run.
 """
 
+import argparse
 import json
 import time
 from importlib.metadata import version
@@ -60,6 +62,9 @@ def parity(prompt: list[int]) -> dict[str, float]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=data_path("measured/decode.json"))
+    options = parser.parse_args()
     torch.manual_seed(0)
     ids = tokenizer().encode(data_path("heldout.txt").read_text(encoding="utf-8"))
     candidates = programs(ids[:N_PROMPT])
@@ -84,7 +89,7 @@ def main() -> None:
     for name, ms in step_ms.items():
         print(f"{name:24s} {ms:7.3f} ms per token   {base / ms:5.2f} times transformers")
     print("largest difference of a logit:", report["max_abs_logit_difference"])
-    Path(__file__).with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+    options.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Cost of reading keys and values through a block table, against dense decode attention.
 
-    python benchmarks/paging.py                 # prints a table, writes benchmarks/paging.json
-    python benchmarks/paging.py --out mine.json # writes mine.json
+    python benchmarks/paging.py                 # prints a table, writes data/measured/paging.json
+    python benchmarks/paging.py --out mine.json
 
 Every sequence has one new query. Its blocks lie in random order in a pool that is twice as large
 as needed. The programs run in turn, many times; what counts is the ratio of their fastest runs
@@ -28,6 +28,7 @@ from tqdm import tqdm
 
 from firsttoken.attention import attention
 from firsttoken.paging import paged_attention
+from firsttoken.paths import data_path
 from firsttoken.provenance import commit, load_average, processor
 
 # Name: sequences, query heads, KV heads, head size, context
@@ -82,7 +83,7 @@ def measure(shape: tuple[int, ...]) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
+    parser.add_argument("--out", type=Path, default=data_path("measured/paging.json"))
     options = parser.parse_args()
     load = load_average()
     results = {name: measure(shape) for name, shape in SHAPES.items()}

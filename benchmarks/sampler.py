@@ -1,6 +1,7 @@
 """Drawing a batch's next tokens: this library's two samplers against transformers.
 
-    python benchmarks/sampler.py            # prints a table and writes benchmarks/sampler.json
+    python benchmarks/sampler.py            # prints a table, writes data/measured/sampler.json
+    python benchmarks/sampler.py --out mine.json
 
 transformers: its logits processors, softmax and torch.multinomial, in vLLM's order. All programs
 see the same logits, in turn, several times, with one thread and with all; what counts is the ratio
@@ -8,6 +9,7 @@ of their fastest runs within this one run. Before that, the tokens that each of 
 compared, row by row.
 """
 
+import argparse
 import json
 import time
 from importlib.metadata import version
@@ -20,6 +22,7 @@ from tqdm import tqdm
 from transformers.generation import logits_process
 
 from firsttoken import sampling_torch, shortlist
+from firsttoken.paths import data_path
 from firsttoken.provenance import load_average, processor
 from firsttoken.sampling import SamplingParams, next_token_distribution
 
@@ -107,6 +110,9 @@ def rows_that_differ(logits: np.ndarray, parameters: dict) -> dict:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=data_path("measured/sampler.json"))
+    options = parser.parse_args()
     busy = load_average()
     all_threads = torch.get_num_threads()
     results = []
@@ -153,7 +159,7 @@ def main() -> None:
         "load_average_before": busy,
         "versions": {name: version(name) for name in ("torch", "transformers", "numpy")},
     }
-    Path(__file__).with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+    options.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Speed of the batching simulator: simulated requests per second of real time, by policy.
 
-    python benchmarks/simulator.py         # prints a table and writes benchmarks/simulator.json
+    python benchmarks/simulator.py            # prints a table, writes data/measured/simulator.json
+    python benchmarks/simulator.py --out mine.json
 
 The service is Llama-3-8B on an H100 (bf16), by formula; prompts of 512 tokens, answers of 128, 64
 requests per step, arrivals at 0.7 of what continuous batching can serve. Static and dynamic
@@ -8,6 +9,7 @@ batches bear less: there the queue grows through the whole trace. Each policy se
 requests in turn, several times; what counts is the median.
 """
 
+import argparse
 import json
 import platform
 import time
@@ -23,6 +25,7 @@ from firsttoken.batching import poisson_trace, simulate
 from firsttoken.hardware import ACCELERATORS
 from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.paging import BlockPool
+from firsttoken.paths import data_path
 from firsttoken.provenance import commit, processor
 
 N_PROMPT, N_OUTPUT, MAX_BATCH, LOAD = 512, 128, 64, 0.7
@@ -63,6 +66,9 @@ def capacity() -> float:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=data_path("measured/simulator.json"))
+    options = parser.parse_args()
     rate = LOAD * capacity()
     requests = poisson_trace(rate, N_REQUESTS, np.random.default_rng(0), N_PROMPT, N_OUTPUT)
     seconds = {name: [] for name in settings()}
@@ -97,7 +103,7 @@ def main() -> None:
         "machine": processor(),
         "versions": {"python": platform.python_version(), "numpy": version("numpy")},
     }
-    Path(__file__).with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+    options.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Speculative decoding with the shipped pair, against the fastest plain loop.
 
-    python benchmarks/speculative.py        # prints tables and writes benchmarks/speculative.json
-    python benchmarks/speculative.py --rounds 1 --out mine.json    # shorter, and writes mine.json
+    python benchmarks/speculative.py    # prints tables, writes data/measured/speculative.json
+    python benchmarks/speculative.py --rounds 1 --out mine.json    # shorter
 
 Plain decoding with both backends, drafts of 1 to 8 tokens by the shipped draft, the same with a
 draft that stops when it is unsure, and prompt lookup continue the same places of the held-out
@@ -23,6 +23,9 @@ from collections import defaultdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+
+# One thread: products this small gain nothing from more.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
@@ -167,7 +170,7 @@ def compare(prompts: list[list[int]], temperature: float, n_rounds: int) -> dict
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="how often each text is written")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
+    parser.add_argument("--out", type=Path, default=data_path("measured/speculative.json"))
     options = parser.parse_args()
     started_at = commit()  # the code that runs, whatever is committed meanwhile
     busy = load_average()

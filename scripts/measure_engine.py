@@ -8,7 +8,7 @@ real prompts that arrive at random? Which tokens of a request change with its ne
 could they: where in the held-out text is greedy choice closest to a tie, and which seeds draw
 another token in another company?
 
-Close other programs first. Set OMP_NUM_THREADS=1: products this small gain nothing from threads.
+Close other programs first.
 """
 
 import argparse
@@ -21,6 +21,9 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+
+# One thread: products this small gain nothing from more.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 from tqdm import tqdm
@@ -331,7 +334,7 @@ def main() -> None:
     report["provenance"] = {
         "script": "scripts/measure_engine.py",
         "machine": machine,
-        "threads": os.environ.get("OMP_NUM_THREADS", f"default of {os.cpu_count()} cores"),
+        "threads": os.environ["OMP_NUM_THREADS"],
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": started_at,
         "versions": {name: version(name) for name in ("firsttoken", "numpy")}

@@ -78,7 +78,7 @@ def headings(cell) -> list[str]:
 
 def parsed(cell) -> ast.Module:
     """Return the syntax tree of a code cell, its magics left out."""
-    return ast.parse(re.sub(r"^[%!].*$", "pass", cell.source, flags=re.MULTILINE))
+    return ast.parse(re.sub(r"^(\s*)[%!].*$", r"\1pass", cell.source, flags=re.MULTILINE))
 
 
 def calls(cells, *names: str) -> list[ast.Call]:

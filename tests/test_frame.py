@@ -614,6 +614,6 @@ def test_wheel_carries_what_the_chapters_read(tmp_path):
         for path in (ROOT / "notebooks").glob("*.ipynb")
         for name in re.findall(r'data_path\(\\"([^"\\]+)\\"\)', path.read_text("utf-8"))
     }
-    assert "../benchmarks/sampler.json" in names
+    assert "measured/sampler.json" in names
     data = installed / "firsttoken" / "data"
     assert [name for name in sorted(names) if not (data / name).exists()] == []

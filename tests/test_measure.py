@@ -240,21 +240,6 @@ def test_provenance_says_where_the_figures_come_from(ticked):
     assert replace(ticked, provenance={"device": "cuda"}).host_overlaps
 
 
-def test_a_program_runs_in_one_thread_and_its_report_is_found(tmp_path):
-    program = tmp_path / "report.py"
-    program.write_text(
-        "import json, os, sys\n"
-        "*options, _, out = sys.argv[1:]\n"
-        "if options: sys.exit(3)\n"
-        "json.dump(os.environ['OMP_NUM_THREADS'], open(out, 'w'))\n"
-    )
-    assert json.loads(measure.run_program(str(program)).read_text()) == "1"
-    with pytest.raises(RuntimeError, match=r"report\.py ended with code 3"):
-        measure.run_program(str(program), "--worse")
-    with pytest.raises(ValueError, match=r"name 'benchmarks/none\.py': no such program"):
-        measure.run_program("benchmarks/none.py")
-
-
 # --- the stored result
 
 

@@ -12,8 +12,6 @@ import math
 import os
 import platform
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 import warnings
@@ -489,26 +487,6 @@ def _name(device: str) -> str:
     if device == "mps":
         return f"GPU of {processor()}"
     return f"{processor()}, {torch.get_num_threads()} threads"
-
-
-def run_program(name: str, *options: str) -> Path:
-    """Run a program of the repository that measures, in one thread, and return what it wrote.
-
-    name:    "benchmarks/speculative.py", say. What it prints, a progress bar too, is shown.
-    options: of its command line, beside the `--out` that it gets.
-
-    Raises: ValueError for a program that is not there, as in an installed package without the
-            repository; RuntimeError if it ends with an error.
-    """
-    program = Path(__file__).parents[2] / name
-    if not program.is_file():
-        raise ValueError(f"name {name!r}: no such program in {program.parents[1]}")
-    out = Path(tempfile.mkdtemp()) / f"{program.stem}.json"
-    command = [sys.executable, str(program), *options, "--out", str(out)]
-    ended = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False)
-    if ended.returncode or not out.exists():
-        raise RuntimeError(f"{name} ended with code {ended.returncode} and wrote no report")
-    return out
 
 
 def _memory_bytes(device: str) -> float:

@@ -1,0 +1,78 @@
+"""benchmarks/ and the switches of the chapters: where results go, and what a switch starts."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbclient
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROGRAMS = sorted((ROOT / "benchmarks").glob("*.py"))
+SWITCHES = {
+    "12_speculative": ("benchmarks/speculative.py", ["--rounds", "1"]),
+    "14_batching": ("scripts/measure_engine.py", ["--even-if-busy"]),
+    "15_paging": ("benchmarks/paging.py", []),
+}
+# Stands for a program that measures for minutes: says what it was asked to do.
+PROGRAM = """
+import json, sys
+*options, _, out = sys.argv[1:]
+print("measuring")
+json.dump(options, open(out, "w"))
+"""
+
+
+def switch(stem: str) -> str:
+    """Return the cell of a chapter that measures here, switched on."""
+    cells = json.loads((ROOT / "notebooks" / f"{stem}.ipynb").read_text("utf-8"))["cells"]
+    (source,) = ("".join(cell["source"]) for cell in cells if cell["id"] == "switch")
+    assert source.count("measure_now = False") == 1
+    return source.replace("measure_now = False", "measure_now = True")
+
+
+def run_switches(folder: Path) -> list[str]:
+    """Run every switch in one kernel, as from notebooks/; return what each shows at its end."""
+    show = "print([path.read_text() for path in reports[1:]])"
+    sources = ["def data_path(name): return name"]
+    sources += [f"{switch(stem)}\n{show}" for stem in SWITCHES]
+    notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, sources)))
+    (folder / "notebooks").mkdir()
+    where = {"metadata": {"path": str(folder / "notebooks")}}
+    nbclient.NotebookClient(notebook, resources=where, kernel_name="python3").execute()
+    return ["".join(o.get("text", "") for o in cell.outputs) for cell in notebook.cells[1:]]
+
+
+def test_a_switch_starts_its_program_and_finds_the_report(tmp_path):
+    for program, _ in SWITCHES.values():
+        (tmp_path / program).parent.mkdir(exist_ok=True)
+        (tmp_path / program).write_text(PROGRAM)
+    for shown, (_, options) in zip(run_switches(tmp_path), SWITCHES.values(), strict=True):
+        assert shown.split() == ["measuring", *str([json.dumps(options)]).split()]
+
+
+def test_without_the_repository_a_switch_says_so_in_one_line(tmp_path):
+    for shown, (program, _) in zip(run_switches(tmp_path), SWITCHES.values(), strict=True):
+        complaint, reports = shown.splitlines()
+        assert "can't open file" in complaint and Path(program).name in complaint
+        assert reports == "[]"
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_a_benchmark_s_result_is_stored_under_its_name(path):
+    report = json.loads((ROOT / "data" / "measured" / f"{path.stem}.json").read_text("utf-8"))
+    assert "versions" in report or "versions" in report["provenance"]
+    assert not list(path.parent.glob("*.json"))
+    assert f'data_path("measured/{path.stem}.json")' in path.read_text("utf-8")
+
+
+@pytest.mark.parametrize("program", [program for program, _ in SWITCHES.values()])
+def test_the_programs_know_what_the_switches_ask_for(program):
+    done = subprocess.run(
+        [sys.executable, ROOT / program, "--help"], capture_output=True, text=True, check=True
+    )
+    asked = {"--out", *(o for p, given in SWITCHES.values() if p == program for o in given)}
+    assert {o for o in asked if o.startswith("-")} <= set(re.findall(r"--[a-z-]+", done.stdout))
