@@ -84,8 +84,8 @@ def test_only_differences_of_times_matter(trace, shift):
         ((0.0, 3.0), "token_times_s must be a sequence of seconds, got 3.0"),
         ((math.nan, (1.0,)), "arrival_s must be a finite number of seconds, got nan"),
         (("now", (1.0,)), "arrival_s must be a finite number of seconds, got 'now'"),
-        ((0.0, (1.0,), -1), "n_prompt must be a whole number of at least 0, got -1"),
-        ((0.0, (1.0,), 1.5), "n_prompt must be a whole number of at least 0, got 1.5"),
+        ((0.0, (1.0,), -1), "n_prompt must be an integer of at least 0, got -1"),
+        ((0.0, (1.0,), 1.5), "n_prompt must be an integer of at least 0, got 1.5"),
     ],
 )
 def test_a_wrong_trace_is_refused(fields, message):
@@ -414,5 +414,5 @@ def test_what_overlaps_takes_the_longest_not_the_sum(parts):
 def test_wrong_budgets_are_refused():
     with pytest.raises(ValueError, match="queue_s must be finite and not negative, got -1"):
         latency_budget(n_output=1, prefill_s=1.0, decode_s=1.0, queue_s=-1)
-    with pytest.raises(ValueError, match="n_output must be a whole number of at least 1, got 0"):
+    with pytest.raises(ValueError, match="n_output must be an integer of at least 1, got 0"):
         latency_budget(n_output=0, prefill_s=1.0, decode_s=1.0)

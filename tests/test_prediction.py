@@ -209,9 +209,9 @@ def test_nothing_is_interpolated_over_a_row_count():
     ("arguments", "message"),
     [
         ((ARCH, 1, 10, "fp32", "anchor"), "rung 'anchor' is unknown"),
-        ((ARCH, 0, 10, "fp32", "rows"), "batch 0"),
-        ((ARCH, 1, 0, "fp32", "overhead"), "context 0"),
-        ((ARCH, 0, 10, "fp32", "roofline"), "batch must be at least 1"),
+        ((ARCH, 0, 10, "fp32", "rows"), "batch must be an integer of at least 1, got 0"),
+        ((ARCH, 1, 0, "fp32", "overhead"), "context must be an integer of at least 1, got 0"),
+        ((ARCH, 0, 10, "fp32", "roofline"), "batch must be an integer of at least 1"),
         ((ARCHITECTURES["Mixtral-8x7B"], 1, 10, "fp32", "rows"), "expected a dense Llama"),
         ((ARCHITECTURES["DeepSeek-V2"], 1, 10, "fp32", "rows"), "expected a dense Llama"),
     ],

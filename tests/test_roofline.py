@@ -326,7 +326,9 @@ def test_latent_attention_has_the_intensity_of_many_heads_on_one():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: matmul_cost(-1, 2, 2), "m must not be negative, got -1"),
+        (lambda: matmul_cost(-1, 2, 2), "m must be an integer of at least 0, got -1"),
+        (lambda: matmul_cost(1, 2.5, 2), "k must be an integer"),
+        (lambda: matmul_cost(1, 2, True), "n must be an integer"),
         (lambda: mlp_cost(1, 2, -2), "d_ff"),
         (lambda: matmul_cost(1, 2, 2, "half"), "dtype 'half'"),
         (lambda: attention_cost(1, 1, 1, 6, 4, 8), "n_heads 6 must be a multiple of n_kv_heads 4"),

@@ -320,14 +320,25 @@ def test_twice_the_load_on_twice_the_machines():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: decode_step(LLAMA_7B, H100, 0, 1), "batch must be at least 1, got 0"),
-        (lambda: decode_step(LLAMA_7B, H100, 1, 0), "context must be at least 1, got 0"),
+        (
+            lambda: decode_step(LLAMA_7B, H100, 0, 1),
+            "batch must be an integer of at least 1, got 0",
+        ),
+        (
+            lambda: decode_step(LLAMA_7B, H100, 1, 0),
+            "context must be an integer of at least 1, got 0",
+        ),
+        (lambda: decode_step(LLAMA_7B, H100, 1.5, 1), "batch must be an integer"),
+        (lambda: prefill(LLAMA_7B, H100, 1, batch=True), "batch must be an integer"),
         (lambda: decode_step(LLAMA_7B, H100, 1, 1, model="exact"), "model 'exact' is unknown"),
         (lambda: decode_step(LLAMA_7B, H100, 1, 1, "fp7"), "dtype 'fp7' is unknown"),
         (lambda: decode_step(LLAMA_7B, A100, 1, 1, "fp8", model="layers"), "no peak rate"),
-        (lambda: prefill(LLAMA_7B, H100, 0), "n_tokens must be at least 1, got 0"),
+        (lambda: prefill(LLAMA_7B, H100, 0), "n_tokens must be an integer of at least 1, got 0"),
         (lambda: prefill(LLAMA_7B, H100, 1, model=""), "model '' is unknown"),
-        (lambda: bandwidth_bound(LLAMA_7B, H100, batch=0), "batch must be at least 1"),
+        (
+            lambda: bandwidth_bound(LLAMA_7B, H100, batch=0),
+            "batch must be an integer of at least 1",
+        ),
         (lambda: best_batch(LLAMA_7B, H100, 1, 0), "max_step_s must be positive, got 0"),
         (lambda: best_batch(LLAMA_7B, H100, 1, math.nan), "max_step_s must be positive, got nan"),
         (lambda: replicas(-1, Step(1, 1, 1, True)), "demand_tokens_per_s must not be negative"),

@@ -4,11 +4,13 @@ import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Integral, Real
+from numbers import Real
 from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
+
+from firsttoken.checks import check_count
 
 Array = np.ndarray
 
@@ -59,7 +61,7 @@ class RequestTrace:
             )
         object.__setattr__(self, "arrival_s", arrival)
         object.__setattr__(self, "token_times_s", times)
-        object.__setattr__(self, "n_prompt", _count("n_prompt", self.n_prompt))
+        object.__setattr__(self, "n_prompt", check_count("n_prompt", self.n_prompt))
 
     @classmethod
     def from_generation(
@@ -449,7 +451,7 @@ def latency_budget(
     >>> round(budget.ttft, 3), round(budget.e2e, 3)
     (0.193, 2.811)
     """
-    n_output = _count("n_output", n_output, at_least=1)
+    n_output = check_count("n_output", n_output, at_least=1)
     ttft = {
         "queue_s": queue_s,
         "input_s": input_s,
@@ -476,12 +478,6 @@ def _finite(name: str, value: float) -> float:
     if not isinstance(value, Real) or not math.isfinite(value):
         raise ValueError(f"{name} must be a finite number of seconds, got {value!r}")
     return float(value)
-
-
-def _count(name: str, value: int, at_least: int = 0) -> int:
-    if not isinstance(value, Integral) or value < at_least:
-        raise ValueError(f"{name} must be a whole number of at least {at_least}, got {value!r}")
-    return int(value)
 
 
 def _check(**values: float) -> None:

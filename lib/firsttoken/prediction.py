@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from firsttoken.architectures import Architecture
+from firsttoken.checks import check_count
 from firsttoken.hardware import Accelerator
 from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.roofline import Cost
@@ -159,8 +160,8 @@ def predict_step(
     if rung in ("bandwidth", "roofline"):
         model = "memory" if rung == "bandwidth" else "roofline"
         return decode_step(arch, machine, batch, context, dtype, dtype, model).step_s
-    if batch < 1 or context < 1:
-        raise ValueError(f"batch {batch} and context {context} must be at least 1")
+    check_count("batch", batch, at_least=1)
+    check_count("context", context, at_least=1)
     width = bytes_per_element(dtype)
     cache_bytes = kv_cache_bytes(arch, context, batch, dtype)
     if rung == "overhead":

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from firsttoken.architectures import Architecture
+from firsttoken.checks import check_count
 from firsttoken.hardware import Accelerator
 from firsttoken.units import bytes_per_element
 
@@ -69,7 +70,7 @@ def matmul_cost(m: int, k: int, n: int, dtype: str = "bf16") -> Cost:
     weights, as long as m is small against k and n.
 
     Units:  FLOPs, bytes
-    Raises: ValueError for negative sizes and an unknown dtype.
+    Raises: ValueError for sizes that are no counts and an unknown dtype.
 
     >>> matmul_cost(1, 4096, 4096).intensity  # one row, as in decoding a single sequence
     0.9995...
@@ -85,7 +86,7 @@ def mlp_cost(tokens: int, d_model: int, d_ff: int, gated: bool = True, dtype: st
     product with the gate happen on the way.
 
     Units:  FLOPs, bytes
-    Raises: ValueError for negative sizes and an unknown dtype.
+    Raises: ValueError for sizes that are no counts and an unknown dtype.
 
     >>> mlp_cost(64, 5120, 13824).intensity < 64
     True
@@ -115,8 +116,8 @@ def attention_cost(
     head: S/2 in a multi-head prefill (T = S), about G in decoding (T = 1), whatever the batch.
 
     Units:  FLOPs, bytes
-    Raises: ValueError for negative sizes, heads that do not divide, an unknown dtype, and for
-            more new than attended tokens under a causal mask.
+    Raises: ValueError for sizes that are no counts, heads that do not divide, an unknown dtype,
+            and for more new than attended tokens under a causal mask.
 
     >>> attention_cost(1, 1, 4096, 32, 32, 128).intensity
     0.9997...
@@ -155,7 +156,8 @@ def model_cost(
     values made from them again (prefill).
 
     Units:  FLOPs, bytes
-    Raises: ValueError for negative sizes, more new than attended tokens, an unknown dtype.
+    Raises: ValueError for sizes that are no counts, more new than attended tokens, an unknown
+            dtype.
 
     >>> from firsttoken.architectures import ARCHITECTURES
     >>> cost = model_cost(ARCHITECTURES["Llama-2-13B"], batch=64, t=1, s=1024)
@@ -200,5 +202,4 @@ def _visible_pairs(t: int, s: int, window: int | None = None) -> int:
 
 def _check(**sizes: int) -> None:
     for name, value in sizes.items():
-        if not value >= 0:
-            raise ValueError(f"{name} must not be negative, got {value!r}")
+        check_count(name, value)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from firsttoken.architectures import Architecture
+from firsttoken.checks import check_count
 from firsttoken.hardware import Accelerator
 from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.roofline import Cost, model_cost
@@ -58,8 +59,8 @@ def decode_step(
     (int4 weights multiplied as bf16); None: the format of the weights.
 
     Units:  bytes: weights and the cache of `context` tokens, whichever model.
-    Raises: ValueError for a batch or context below one, an unknown model or dtype, and where the
-            accelerator lists no rate for the dtype ("memory" needs none).
+    Raises: ValueError for a batch or context that is no positive integer, an unknown model or
+            dtype, and where the accelerator lists no rate for the dtype ("memory" needs none).
     Source: the memory-bound model: Pope et al. 2022, arXiv:2211.05102, sec. 2
 
     >>> from firsttoken.architectures import ARCHITECTURES
@@ -72,7 +73,8 @@ def decode_step(
     23.8 ms, 2689 tokens/s, True
     71.9 ms, 3562 tokens/s, False
     """
-    _check_counts(batch=batch, context=context)
+    check_count("batch", batch, at_least=1)
+    check_count("context", context, at_least=1)
     occupied = _resident_bytes(arch, batch, context, dtype, kv_dtype)
     compute = dtype if compute_dtype is None else compute_dtype
     seconds = _pass_s(arch, accelerator, batch, 1, context, dtype, kv_dtype, model, compute)
@@ -102,7 +104,8 @@ def prefill(
     >>> round(1e3 * prefill(ARCHITECTURES["Llama-2-13B"], ACCELERATORS["H100-SXM"], 2048))  # ms
     55
     """
-    _check_counts(n_tokens=n_tokens, batch=batch)
+    check_count("n_tokens", n_tokens, at_least=1)
+    check_count("batch", batch, at_least=1)
     compute = dtype if compute_dtype is None else compute_dtype
     return _pass_s(arch, accelerator, batch, n_tokens, n_tokens, dtype, kv_dtype, model, compute)
 
@@ -230,7 +233,7 @@ def bandwidth_bound(
     in a batch larger than one, tokens that agree on experts could do with fewer.
 
     Units:  tokens per second of the whole batch
-    Raises: ValueError for a batch or context below one and an unknown dtype.
+    Raises: ValueError for a batch or context that is no positive integer and an unknown dtype.
 
     >>> from firsttoken.architectures import ARCHITECTURES
     >>> from firsttoken.hardware import ACCELERATORS
@@ -238,7 +241,8 @@ def bandwidth_bound(
     >>> round(bound, 1), round(104.9 / bound, 2)  # gpt-fast publishes 104.9 tokens/s
     (154.3, 0.68)
     """
-    _check_counts(batch=batch, context=context)
+    check_count("batch", batch, at_least=1)
+    check_count("context", context, at_least=1)
     looked_up = arch.n_touched_params(1) - arch.n_active_params
     weights = (arch.n_touched_params(batch) - looked_up) * bytes_per_element(dtype)
     cache = kv_cache_bytes(arch, context, batch, kv_dtype)
@@ -299,9 +303,3 @@ def _parts(
         total.flops - 2 * n_tokens * arch.n_matmul_params, total.bytes - touched * width
     )
     return linear, experts, attention, rest
-
-
-def _check_counts(**counts: int) -> None:
-    for name, value in counts.items():
-        if not value >= 1:
-            raise ValueError(f"{name} must be at least 1, got {value!r}")
