@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from firsttoken import kv_cache, llama
+from firsttoken import llama
 from firsttoken.architectures import Architecture
 from firsttoken.checkpoint import weight_shapes
 from firsttoken.llama_torch import KVCache, Llama
@@ -17,27 +15,6 @@ WEIGHTS = {
     name: RNG.normal(size=shape).astype(np.float32) / 4
     for name, shape in weight_shapes(ARCH).items()
 }
-STEPS = st.lists(st.one_of(st.integers(1, 5), st.floats(0, 1)), max_size=12)
-
-
-@given(steps=STEPS)
-def test_the_cache_behaves_like_the_numpy_one(steps):
-    """An integer appends as many tokens, a fraction truncates to that share of the length."""
-    caches = [KVCache(ARCH, 2, 24), kv_cache.KVCache(ARCH, 2, 24)]
-    for step in steps:
-        if isinstance(step, float):
-            for cache in caches:
-                cache.truncate(int(step * cache.length))
-        elif caches[0].length + step <= 24:
-            for layer in range(ARCH.n_layers):
-                k, v = RNG.normal(size=(2, 2, 2, step, 4)).astype(np.float32)
-                caches[0].append(layer, torch.tensor(k), torch.tensor(v))
-                caches[1].append(layer, k, v)
-        assert caches[0].length == caches[1].length
-        for layer in range(ARCH.n_layers):
-            np.testing.assert_array_equal(caches[0].keys(layer), caches[1].keys(layer))
-            np.testing.assert_array_equal(caches[0].values(layer), caches[1].values(layer))
-    assert caches[0].nbytes == caches[1].nbytes
 
 
 def test_a_cache_refuses_what_does_not_fit_and_writes_nothing():
