@@ -99,6 +99,18 @@ class Lives(RuleBasedStateMachine):
         )
         self.steps = record_steps(self.engine)
         self.wanted, self.live, self.done, self.n_aborted = {}, set(), {}, 0
+        self.hooked, self.raised, self.surprises = self.engine.on_step, [], []
+        self.engine.on_step = self.on_step
+
+    def on_step(self, record):
+        self.hooked(record)
+        if self.surprises:
+            self.surprises.pop()
+            self.fail("on_step")
+
+    def fail(self, whose):
+        self.raised.append(RuntimeError(whose))
+        raise self.raised[-1]
 
     @rule(prompt=prompts, params=wishes, ignore_eos=st.booleans(), n=st.integers(1, 3))
     def submit(self, prompt, params, ignore_eos, n):
@@ -116,17 +128,64 @@ class Lives(RuleBasedStateMachine):
         self.wanted[i] = prompt, params, ignore_eos
         self.live.add(i)
 
+    @rule(prompt=prompts, params=wishes, at=st.integers(1, 4), kind=st.sampled_from("faz"))
+    def submit_one_that_interferes(self, prompt, params, at, kind):
+        """At its at-th token it fails, or it aborts another, or itself."""
+        n_slots = self.engine.pool.n_blocks * self.engine.pool.block_size
+        assume(len(prompt) + params.max_tokens - 1 <= n_slots)
+        own, seen = len(self.wanted), []
+
+        def on_token(token):
+            seen.append(token)
+            if len(seen) != at:
+                return
+            if kind == "f":
+                self.drop(own)
+                self.fail(own)
+            victim = own if kind == "z" else min(self.live)
+            try:
+                self.engine.abort(victim)
+            except KeyError:  # it got its last token in this very step
+                assert victim != own
+            else:
+                self.drop(victim)
+
+        self.live.add(self.engine.submit(prompt, params, on_token, ignore_eos=True))
+        self.wanted[own] = prompt, params, True
+
+    @rule()
+    def on_step_will_fail(self):
+        self.surprises.append(True)
+
+    def drop(self, i):
+        self.live.remove(i)
+        self.n_aborted += 1
+
+    def finish(self, call):
+        """Take what a call hands out; what it raises is what callbacks raised, all of it."""
+        self.raised.clear()
+        try:
+            self.take(call())
+        except RuntimeError as error:
+            assert [error] == self.raised
+        except ExceptionGroup as group:
+            assert list(group.exceptions) == self.raised and len(self.raised) > 1
+        else:
+            assert not self.raised
+
     @rule()
     def step(self):
-        self.take(self.engine.step())
+        self.finish(self.engine.step)
+        # What has finished in a step that raised comes with the next; it is not lost meanwhile.
+        if self.raised:
+            self.take(self.engine._hand_out())
 
     @precondition(lambda self: self.live)
     @rule(pick=st.integers(0, 10**6))
     def abort(self, pick):
         i = sorted(self.live)[pick % len(self.live)]
         self.engine.abort(i)
-        self.live.remove(i)
-        self.n_aborted += 1
+        self.drop(i)
         with pytest.raises(KeyError, match="unknown or has finished"):
             self.engine.abort(i)
 
@@ -160,10 +219,11 @@ class Lives(RuleBasedStateMachine):
     def teardown(self):
         if hasattr(self, "engine"):
             try:
-                finished = self.engine.run()
+                while self.engine.unfinished:
+                    self.finish(self.engine.run)
+                self.take(self.engine.step())
             except ValueError as error:  # the pool refuses a request whose place was not freed
                 raise AssertionError("the engine cannot run to its end") from error
-            self.take(finished)
             self.nothing_is_lost()
             assert not self.live and self.engine.stats.usage.used == 0
             assert self.engine.pool.n_free == self.engine.pool.n_blocks
@@ -542,8 +602,10 @@ def test_a_request_that_fails_takes_nobody_along():
     engine.submit([2], params, constraint=stuck)
     engine.submit([1], params, on_token=give_up)
     last = engine.submit([2, 2], params, ignore_eos=True)
-    with pytest.raises(ValueError, match="allow"):
+    with pytest.raises(ExceptionGroup) as caught:
         engine.step()
+    assert caught.group_contains(ValueError, match="allow")
+    assert caught.group_contains(RuntimeError, match="gone")
     got = engine.run()
     assert sorted(got) == [first, last] and engine.stats.aborted == 2
     assert got[last].ids == generate(CHAIN, [2, 2], params, ignore_eos=True).ids
@@ -591,6 +653,67 @@ def test_a_callback_that_raises_harms_nobody_while_steps_are_recorded():
     assert idle(engine)
 
 
+def test_an_on_step_that_raises_keeps_nobody():
+    """The pool just fits: with a finished request left in it, nothing could ever run again."""
+    params = SamplingParams(0.0, max_tokens=2)
+    engine = Engine(CHAIN, n_blocks=2, block_size=2)
+
+    def give_up(record):
+        raise RuntimeError("disk full")
+
+    engine.on_step = give_up
+    first = engine.submit([1, 2, 1], params, ignore_eos=True)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="disk full"):
+            engine.step()
+    assert idle(engine)
+    engine.on_step = None
+    assert [len(g.ids) for g in engine.step().values()] == [2]
+    second = engine.submit([1, 2, 1], params, ignore_eos=True)
+    assert list(engine.run()) == [second] != [first]
+
+
+def test_errors_of_one_step_come_together():
+    engine, params = Engine(CHAIN, n_blocks=20, block_size=2), SamplingParams(0.0, max_tokens=2)
+
+    def give_up(token):
+        raise RuntimeError("gone")
+
+    def lose_count(token):
+        raise LookupError("where?")
+
+    def fill_the_disk(record):
+        raise OSError("full")
+
+    engine.on_step = fill_the_disk
+    for on_token in (give_up, lose_count):
+        engine.submit([1, 2], params, on_token=on_token, ignore_eos=True)
+    with pytest.raises(ExceptionGroup, match="3 errors in one step") as caught:
+        engine.step()
+    assert [type(e) for e in caught.value.exceptions] == [RuntimeError, LookupError, OSError]
+    assert idle(engine) and engine.stats.aborted == 2
+
+
+@pytest.mark.parametrize("hook", ["on_token", "on_step"])
+def test_who_has_all_tokens_cannot_be_aborted_any_more(hook):
+    engine, seen = Engine(CHAIN, n_blocks=20, block_size=2), []
+
+    def abort_first(_):
+        seen.append(hook)
+        with pytest.raises(KeyError, match="unknown or has finished"):
+            engine.abort(first)
+
+    one = SamplingParams(0.0, max_tokens=1)
+    first = engine.submit([1, 2], one, ignore_eos=True)
+    if hook == "on_step":
+        engine.on_step = abort_first
+    else:
+        engine.submit([2], one, on_token=abort_first, ignore_eos=True)
+    got = engine.run()
+    assert got[first].ids == generate(CHAIN, [1, 2], one, ignore_eos=True).ids
+    assert seen == [hook] and engine.stats.aborted == 0 and idle(engine)
+
+
 # --- real time, and what steps cost
 
 
@@ -623,6 +746,12 @@ def test_serving_names_what_is_wrong():
         serve_trace(engine, [Request(0.0, 3, 1)], [[1, 1]])
     with pytest.raises(ValueError, match="with n_output 39 at most 40"):
         serve_trace(engine, [Request(0.0, 2, 39)], [[1, 1]])
+    small, early = Engine(CHAIN, n_blocks=3, block_size=4), Request(0.0, 1, 1)
+    with pytest.raises(ValueError, match=r"request 1: .* may need 13 places .* the 12 of 3"):
+        serve_trace(small, [early, Request(0.1, 4, 10)], [[1], [1] * 4])
+    with pytest.raises(ValueError, match="request 1: tokens hold ids 1 … 5"):
+        serve_trace(small, [early, Request(0.1, 2, 1)], [[1], [1, VOCAB]])
+    assert idle(small) and small.stats.submitted == 0  # refused before anything was sent
     engine.submit([1], SamplingParams())
     with pytest.raises(ValueError, match="expected an idle one"):
         serve_trace(engine, [], [])

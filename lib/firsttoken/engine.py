@@ -5,11 +5,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 
 import numpy as np
 
 from firsttoken.batching import Request, StepRecord
+from firsttoken.checks import check_count
 from firsttoken.constrained import Constraint
 from firsttoken.continuation import Continuation, Generation
 from firsttoken.metrics import RequestTrace
@@ -108,13 +108,11 @@ class Engine:
                 f"model {type(model).__name__} cannot run several sequences in one pass, "
                 "expected one with forward_ragged: backend 'numpy'"
             )
-        for name, value in (("max_batch", max_batch), ("token_budget", token_budget)):
-            if value is None and name == "token_budget":
-                continue
-            if not isinstance(value, Integral) or value < 1:
-                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
         self.model, self.tokenizer, self.on_step = model, tokenizer, on_step
-        self.max_batch, self.token_budget = max_batch, token_budget
+        self.max_batch = check_count("max_batch", max_batch, at_least=1)
+        self.token_budget = token_budget
+        if token_budget is not None:
+            self.token_budget = check_count("token_budget", token_budget, at_least=1)
         self.pool = BlockPool(n_blocks, block_size, prefix_caching)
         self._cache = PagedCache(model.arch, self.pool)
         # Both in the order of ids, and whoever waits came after all that run: nobody overtakes.
@@ -158,6 +156,24 @@ class Engine:
         Raises: ValueError as `generate`, and for a text that may grow beyond the whole pool:
                 nothing could make room for it.
         """
+        text = self._continuation(
+            prompt_ids, params, on_token, ignore_eos, constraint, close_in_time
+        )
+        entry = _Entry(self._counts.submitted, text)
+        self._waiting.append(entry)
+        self._count(submitted=1)
+        return entry.id
+
+    def _continuation(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        on_token: Callable[[int], object] | None,
+        ignore_eos: bool,
+        constraint: Constraint | None = None,
+        close_in_time: bool = False,
+    ) -> Continuation:
+        """Return a request's text, once it is known that it can run to its end."""
         text = Continuation(
             *(self.model, prompt_ids, params, on_token, self.tokenizer),
             *(ignore_eos, constraint, close_in_time),
@@ -171,17 +187,15 @@ class Engine:
                 f"{n_places} places in the cache, expected at most the {n_slots} of "
                 f"{self.pool.n_blocks} blocks of {self.pool.block_size}"
             )
-        entry = _Entry(self._counts.submitted, text)
-        self._waiting.append(entry)
-        self._count(submitted=1)
-        return entry.id
+        return text
 
     def abort(self, request_id: int) -> None:
         """Drop a request that has not finished, and free its blocks.
 
-        Raises: KeyError for a request that is unknown or has finished.
+        Raises: KeyError for a request that is unknown or has finished, in this very step or before.
         """
-        if request_id in self._running:
+        running = self._running.get(request_id)
+        if running is not None and running.text.finish_reason is None:
             self._release(request_id)
         elif waiting := [entry for entry in self._waiting if entry.id == request_id]:
             self._waiting.remove(waiting[0])
@@ -193,8 +207,9 @@ class Engine:
         """Run one pass; return the requests that are finished now, by id.
 
         A request whose token cannot be chosen (its constraint allows none, its `on_token` raises)
-        is aborted, and its error raised at the end of the step: the others lose nothing. What has
-        finished then comes with the next step.
+        is aborted, and its error raised at the end of the step, as is one of `on_step`; several
+        come as an ExceptionGroup. The others lose nothing: what has finished comes with the next
+        step.
         """
         self._step()
         return self._hand_out()
@@ -231,19 +246,25 @@ class Engine:
         logits = self.model.forward_ragged(news, [entry.sequence for entry in batch])
         # Noted now: a callback may abort, and then the pool has forgotten.
         self._attended = {entry.id: entry.sequence.length for entry in batch}
-        error = self._choose(batch, logits)
+        errors = self._choose(batch, logits)
 
         self._count(steps=1, computed_tokens=sum(map(len, news)), preemptions=len(preempted))
         if self.on_step is not None:
             prefills = tuple(size for size in sizes if size[0] not in decodes)
-            self.on_step(StepRecord(start_s, self.now_s(), prefills, decodes, tuple(preempted)))
+            record = StepRecord(start_s, self.now_s(), prefills, decodes, tuple(preempted))
+            try:
+                self.on_step(record)
+            except Exception as error:
+                errors.append(error)
         for entry in batch:
             if entry.text.finish_reason is not None and entry.id in self._running:
                 self._release(entry.id)
                 self._finished[entry.id] = entry.text.result()
                 self._count(finished=1)
-        if error is not None:
-            raise error
+        if len(errors) > 1:
+            raise ExceptionGroup(f"{len(errors)} errors in one step", errors)
+        if errors:
+            raise errors[0]
 
     def _preempt(self) -> list[int]:
         """Send whoever came last back to wait, until all others can go on; return who went."""
@@ -295,9 +316,9 @@ class Engine:
             self.pool.append(entry.id, token)
         return end - start
 
-    def _choose(self, batch: list[_Entry], logits: list[Array]) -> Exception | None:
-        """Give each request that has read its whole text the next token; return the first error."""
-        first_error = None
+    def _choose(self, batch: list[_Entry], logits: list[Array]) -> list[Exception]:
+        """Give each request that has read its whole text the next token; return what was raised."""
+        errors: list[Exception] = []
         read = [entry.sequence.length == len(entry.text.ids) for entry in batch]
         for entry, after, complete in zip(batch, logits, read, strict=True):
             if not complete or entry.id not in self._running:  # a callback may abort others
@@ -308,10 +329,10 @@ class Engine:
                 self._count(new_tokens=1)
                 entry.text.append(token)
             except Exception as error:
-                first_error = first_error or error
+                errors.append(error)
                 if entry.id in self._running:
                     self.abort(entry.id)
-        return first_error
+        return errors
 
     def _release(self, request_id: int) -> None:
         self.pool.free(request_id)
@@ -336,8 +357,9 @@ def serve_trace(
     of the engine's steps; the first moment of the requests' clock is the call.
 
     Units:  seconds
-    Raises: ValueError for another number of prompts than requests, a prompt of another length than
-            its request says, a request longer than the model's context, and an engine at work.
+    Raises: ValueError, before anything is sent, for another number of prompts than requests, a
+            prompt of another length than its request says, a request longer than the model's
+            context, whatever `Engine.submit` refuses, and an engine at work.
     """
     params = SamplingParams(temperature=0.0) if params is None else params
     if engine.unfinished:
@@ -351,18 +373,23 @@ def serve_trace(
                 f"prompts: {len(prompt)} ids for request {i}, expected its n_prompt "
                 f"{request.n_prompt}, with n_output {request.n_output} at most {context}"
             )
+    wanted = [replace(params, max_tokens=request.n_output, stop=()) for request in requests]
+    for i, prompt in enumerate(prompts):
+        try:
+            engine._continuation(prompt, wanted[i], None, ignore_eos=True)
+        except ValueError as error:
+            raise ValueError(f"request {i}: {error}") from error
     begin_s = engine.now_s()
     coming = deque(sorted(range(len(requests)), key=lambda i: requests[i].arrival_s))
     times: list[list[float]] = [[] for _ in requests]
     while coming or engine.unfinished:
         while coming and begin_s + requests[coming[0]].arrival_s <= engine.now_s():
             i = coming.popleft()
-            wanted = replace(params, max_tokens=requests[i].n_output, stop=())
 
             def note(token: int, i: int = i) -> None:
                 times[i].append(engine.now_s())
 
-            engine.submit(prompts[i], wanted, on_token=note, ignore_eos=True)
+            engine.submit(prompts[i], wanted[i], on_token=note, ignore_eos=True)
         if not engine.unfinished:
             time.sleep(max(0.0, begin_s + requests[coming[0]].arrival_s - engine.now_s()))
         engine.step()
