@@ -1,4 +1,4 @@
-"""Laws of the losses: they are those of one pass, whatever the windows."""
+"""The losses are those of one pass, whatever the windows."""
 
 import math
 from itertools import pairwise
@@ -47,8 +47,8 @@ class Bytes:
 @given(ids=st.lists(st.integers(0, 6), min_size=2, max_size=60), window=st.integers(2, 20))
 def test_each_token_is_predicted_once_and_in_order(ids, window):
     model = Bigram(0)
-    law = softmax(model.table)
-    expected = [-math.log(law[a, b]) for a, b in pairwise(ids)]
+    probabilities = softmax(model.table)
+    expected = [-math.log(probabilities[a, b]) for a, b in pairwise(ids)]
     np.testing.assert_allclose(token_losses(model, ids, window), expected)
 
 
@@ -71,7 +71,40 @@ def test_acceptance_is_one_for_equal_models_and_one_minus_tv_in_general():
     assert mean_acceptance(a, b, Bytes(), text) == pytest.approx(1 - distance.mean())
 
 
-@pytest.mark.parametrize(("ids", "window"), [([1], 8), ([1, 2], 1)])
-def test_bad_input_is_named(ids, window):
-    with pytest.raises(ValueError, match=r"ids .* window"):
+@pytest.mark.parametrize(
+    ("ids", "window", "message"),
+    [
+        ([1], 8, "ids must hold at least 2 tokens, got 1"),
+        ([1, 2], 1, "window must be an integer of at least 2, got 1"),
+        ([1, 2], 2.5, "window must be an integer of at least 2, got 2.5"),
+    ],
+)
+def test_bad_input_is_named(ids, window, message):
+    with pytest.raises(ValueError, match=message):
         token_losses(Bigram(0), ids, window)
+
+
+def test_without_a_limit_the_text_is_one_window():
+    """As long as the model's context by default; a model without one reads it in one pass."""
+    ids = [0] * 40
+    losses = token_losses(Positional(0, max_context=None), ids)
+    assert (losses[:3] > 1).all() and (losses[3:] < 0.01).all()
+    windows = []
+
+    class Watched(Bigram):
+        def __call__(self, tokens, cache=None):
+            windows.append(np.shape(tokens)[1])
+            return super().__call__(tokens)
+
+    for max_context, expected in ((None, 39), (8, 8)):
+        token_losses(Watched(0, max_context=max_context), ids)
+        assert set(windows) == {expected}
+        windows.clear()
+
+
+def test_a_tokenizer_without_an_end_mark_is_named():
+    tokens = Bytes()
+    tokens.eos_id = None
+    for call in (bits_per_byte, lambda *args: mean_acceptance(args[0], *args)):
+        with pytest.raises(ValueError, match="tokenizer has no eos_id"):
+            call(Bigram(0), tokens, "text")

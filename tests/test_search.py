@@ -48,8 +48,8 @@ def all_beams(model, prompt, max_tokens, length_penalty):
             score = logprob / len(ids) ** length_penalty
             beams.append(Beam(ids, logprob, score, ids[-1] in model.eos_ids))
             return
-        law = softmax(np.asarray(model([prompt + ids]))[0, -1].astype(np.float64))
-        for token, p in enumerate(law):
+        probabilities = softmax(np.asarray(model([prompt + ids]))[0, -1].astype(np.float64))
+        for token, p in enumerate(probabilities):
             visit([*ids, token], logprob + np.log(p))
 
     visit([], 0.0)
@@ -86,8 +86,8 @@ def test_the_end_of_the_search_loses_nothing(seed):
         for n in range(1, 9):
             options = []
             for ids, logprob in beams:
-                law = softmax(model([[seed % 4, *ids]])[0, -1].astype(np.float64))
-                options += [([*ids, t], logprob + np.log(p)) for t, p in enumerate(law)]
+                probabilities = softmax(model([[seed % 4, *ids]])[0, -1].astype(np.float64))
+                options += [([*ids, t], logprob + np.log(p)) for t, p in enumerate(probabilities)]
             options.sort(key=lambda option: -option[1])
             candidates += [o for o in options[:3] if o[0][-1] == EOS or n == 8]
             beams = [o for o in options if o[0][-1] != EOS][:3]
@@ -240,16 +240,26 @@ def test_a_constraint_forbids_and_renormalises_nothing():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m: beam_search(m, [1], 0, 4), "beam_width 0"),
-        (lambda m: beam_search(m, [1], 2, 0), "max_tokens 0"),
-        (lambda m: beam_search(m, [], 2, 4), "prompt_ids 0"),
+        (lambda m: beam_search(m, [1], 0, 4), "beam_width must be an integer of at least 1, got 0"),
+        (lambda m: beam_search(m, [1], 2, 0), "max_tokens must be an integer of at least 1, got 0"),
+        (lambda m: beam_search(m, [], 2, 4), "prompt_ids must hold at least one id"),
         (lambda m: beam_search(m, [1] * 30, 2, 4), "context of 32"),
-        (lambda m: sample_n(m, [1], SamplingParams(), 0), "n must be at least 1"),
+        (
+            lambda m: sample_n(m, [1], SamplingParams(), 0),
+            "n must be an integer of at least 1, got 0",
+        ),
         (lambda m: total_logprob(m, [1], []), "must not be empty"),
         (lambda m: total_logprob(m, [], [1]), "must not be empty"),
         (lambda m: best_of_n_accuracy([1.0], [True, False], 1), "scores"),
-        (lambda m: best_of_n_accuracy([1.0], [True], 2), "got 2"),
-        (lambda m: vote_accuracy(["a"], "a", 0, np.random.default_rng(0)), "got 0"),
+        (
+            lambda m: best_of_n_accuracy([1.0], [True], 2),
+            "n must lie in 1 … 1, the number of tries; got 2",
+        ),
+        (lambda m: best_of_n_accuracy([[1.0]], [[True]], 1), r"scores \(1, 1\)"),
+        (lambda m: best_of_n_accuracy([1.0], [True], 0), "n must be an integer of at least 1"),
+        (lambda m: vote_accuracy(["a"], "a", 0, None), "n must be an integer of at least 1"),
+        (lambda m: vote_accuracy(["a"], "a", 2, None), "n must lie in 1 … 1, the number of answ"),
+        (lambda m: vote_accuracy(["a"], "a", 1, None, 0), "n_draws must be an integer"),
     ],
 )
 def test_errors_name_what_is_wrong(call, message):

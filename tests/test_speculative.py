@@ -243,10 +243,12 @@ def test_float32_laws_and_inputs_left_alone():
         (lambda: acceptance_rate(np.ones(2), np.ones(3)), r"target \(2,\) and draft \(3,\)"),
         (lambda: expected_tokens(1.1, 2), "alpha must lie in 0 … 1"),
         (lambda: expected_tokens(np.nan, 2), "alpha must lie in 0 … 1"),
-        (lambda: expected_tokens(0.5, -1), "gamma must be at least 0, got -1"),
+        (lambda: expected_tokens(0.5, -1), "gamma must be an integer of at least 0, got -1"),
+        (lambda: expected_tokens(0.5, 1.5), "gamma must be an integer of at least 0, got 1.5"),
+        (lambda: expected_tokens(0.5, True), "gamma must be an integer of at least 0, got True"),
         (lambda: speedup(0.5, 2, -0.1), "cost_ratio must not be negative"),
         (lambda: speedup(0.5, 2, 0.1, 0), "verify_cost must be above 0, got 0 at gamma 2"),
-        (lambda: best_gamma(0.5, 0.1, max_gamma=-1), "max_gamma must be at least 0"),
+        (lambda: best_gamma(0.5, 0.1, max_gamma=-1), "max_gamma must be an integer of at least 0"),
     ],
 )
 def test_wrong_arguments_are_named(call, message):

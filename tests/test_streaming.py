@@ -91,7 +91,12 @@ def test_evict_names_what_does_not_fit(n, sinks):
     model = one_layer()
     cache = cached(model, list(range(8)))
     before = cache.keys(0).copy()
-    with pytest.raises(ValueError, match=f"n {n} .* sinks {sinks} .* 8 tokens"):
+    wrong = f"n {n} and sinks {sinks} do not fit: the cache holds 8"
+    if n < 1:
+        wrong = f"n must be an integer of at least 1, got {n}"
+    elif sinks < 0:
+        wrong = f"sinks must be an integer of at least 0, got {sinks}"
+    with pytest.raises(ValueError, match=wrong):
         evict(model, cache, n, sinks)
     np.testing.assert_array_equal(cache.keys(0), before)
 

@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from firsttoken.checks import check_count
 from firsttoken.kv_cache import KVCache
+from firsttoken.protocols import Model
 from firsttoken.sampling import softmax
 from firsttoken.tokenizer import Tokenizer
 
@@ -15,7 +17,7 @@ _ROWS = 8  # windows per pass
 
 
 def token_losses(
-    model, ids: Sequence[int], window: int | None = None, cache_dtype: str | None = None
+    model: Model, ids: Sequence[int], window: int | None = None, cache_dtype: str | None = None
 ) -> Array:
     """Return -log p of each token after the first, given the tokens before it.
 
@@ -25,18 +27,18 @@ def token_losses(
     quantised cache costs.
 
     Shapes: ids (n,), at least 2; result (n - 1,)
-    Units:  nats; window in tokens (None: the model's max_context).
-    Raises: ValueError for fewer than two ids and a window below 2.
+    Units:  nats; window in tokens (None: the model's max_context, or the whole text).
+    Raises: ValueError for fewer than two ids and a window that is no count of at least 2.
     """
     losses = [
-        -np.log(law[np.arange(len(law)), tokens])
-        for tokens, (law,) in _predictions([model], ids, window, cache_dtype)
+        -np.log(distributions[np.arange(len(tokens)), tokens])
+        for tokens, (distributions,) in _predictions([model], ids, window, cache_dtype)
     ]
     return np.concatenate(losses)
 
 
 def bits_per_byte(
-    model,
+    model: Model,
     tokenizer: Tokenizer,
     text: str,
     window: int | None = None,
@@ -47,14 +49,15 @@ def bits_per_byte(
     The text is read after the end-of-text token, as a document of its own; see `token_losses`.
 
     Units:  bits per byte of UTF-8
+    Raises: ValueError as `token_losses`, and for a tokenizer without an eos_id.
     """
-    ids = [tokenizer.eos_id, *tokenizer.encode(text)]
+    ids = _document(tokenizer, text)
     losses = token_losses(model, ids, window, cache_dtype)
     return float(losses.sum() / math.log(2) / len(text.encode()))
 
 
 def mean_acceptance(
-    target, draft, tokenizer: Tokenizer, text: str, window: int | None = None
+    target: Model, draft: Model, tokenizer: Tokenizer, text: str, window: int | None = None
 ) -> float:
     """Return how often the target keeps the draft's token, on average over the text.
 
@@ -62,35 +65,49 @@ def mean_acceptance(
     sampling accepts of the first drafted token.
 
     Units:  probability
+    Raises: ValueError as `bits_per_byte`.
     Source: Leviathan et al. 2023, arXiv:2211.17192, cor. 3.6
     """
-    ids = [tokenizer.eos_id, *tokenizer.encode(text)]
+    ids = _document(tokenizer, text)
     overlap = [np.minimum(p, q).sum(-1) for _, (p, q) in _predictions([target, draft], ids, window)]
     return float(np.concatenate(overlap).mean())
 
 
+def _document(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return the ids of a text, after the token that ends the text before it."""
+    if tokenizer.eos_id is None:
+        raise ValueError("tokenizer has no eos_id, which a document begins with; got None")
+    return [tokenizer.eos_id, *tokenizer.encode(text)]
+
+
 def _predictions(
-    models: Sequence, ids: Sequence[int], window: int | None = None, cache_dtype: str | None = None
+    models: Sequence[Model],
+    ids: Sequence[int],
+    window: int | None = None,
+    cache_dtype: str | None = None,
 ) -> Iterator[tuple[Array, list[Array]]]:
-    """Yield, run by run and in order, (the tokens that came, each model's laws for them)."""
-    window = min(model.arch.max_context for model in models) if window is None else window
-    if len(ids) < 2 or window < 2:
-        raise ValueError(f"ids ({len(ids)} of them) and window ({window}) must both be at least 2")
-    ids = np.asarray(ids)
-    n = len(ids) - 1  # the last id is predicted, but predicts nothing
+    """Yield, run by run and in order, (the tokens that came, each model's distributions)."""
+    if len(ids) < 2:
+        raise ValueError(f"ids must hold at least 2 tokens, got {len(ids)}")
+    contexts = [c for c in (model.arch.max_context for model in models) if c is not None]
+    if window is None:
+        window = min(contexts, default=len(ids))
+    check_count("window", window, at_least=2)
+    text = np.asarray(ids)
+    n = len(text) - 1  # the last id is predicted, but predicts nothing
     window = min(window, n)
     # The last window is pulled back, so that all are full and can share a pass.
     starts = [*range(0, n - window, max(1, window // 2)), n - window]
     done = 0
     for first in range(0, len(starts), _ROWS):
         rows = starts[first : first + _ROWS]
-        inputs = np.stack([ids[start : start + window] for start in rows])
+        inputs = np.stack([text[start : start + window] for start in rows])
         outputs = []
         for model in models:
             cache = KVCache(model.arch, len(rows), window, cache_dtype) if cache_dtype else None
             outputs.append(np.asarray(model(inputs, cache)))
         for row, start in enumerate(rows):
             new = slice(done - start, window)  # the rest was predicted in the window before
-            laws = [softmax(logits[row, new].astype(np.float64)) for logits in outputs]
-            yield ids[done + 1 : start + window + 1], laws
+            distributions = [softmax(logits[row, new].astype(np.float64)) for logits in outputs]
+            yield text[done + 1 : start + window + 1], distributions
             done = start + window

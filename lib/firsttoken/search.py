@@ -5,12 +5,16 @@ import operator
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from firsttoken.checks import check_count
 from firsttoken.constrained import Constraint
+from firsttoken.continuation import Generation
 from firsttoken.evaluation import token_losses
-from firsttoken.generate import Generation, generate
+from firsttoken.generate import generate
+from firsttoken.protocols import Cache, Model
 from firsttoken.sampling import SamplingParams
 
 Array = np.ndarray
@@ -31,7 +35,7 @@ class Beam:
 
 
 def beam_search(
-    model,
+    model: Model,
     prompt_ids: Sequence[int],
     beam_width: int,
     max_tokens: int,
@@ -63,27 +67,27 @@ def beam_search(
             early_stopping="never"); the idea: Lowerre 1976 (the HARPY system)
     """
     prompt = [operator.index(i) for i in prompt_ids]
-    if beam_width < 1 or max_tokens < 1 or not prompt:
-        raise ValueError(
-            f"beam_width {beam_width}, max_tokens {max_tokens} and the number of prompt_ids "
-            f"{len(prompt)} must be at least 1"
-        )
+    check_count("beam_width", beam_width, at_least=1)
+    check_count("max_tokens", max_tokens, at_least=1)
+    if not prompt:
+        raise ValueError("prompt_ids must hold at least one id, got none")
     context = model.arch.max_context
     if context is not None and len(prompt) + max_tokens > context:
         raise ValueError(
             f"{len(prompt)} prompt_ids and max_tokens {max_tokens} pass the context of {context}"
         )
-    eos_ids = frozenset(model.eos_ids if eos_ids is None else eos_ids)
+    ends = frozenset(model.eos_ids if eos_ids is None else eos_ids)
     cache = model.new_cache(1, len(prompt))
     logits = np.asarray(model([prompt], cache))[:, -1]  # [beams, V]
-    beams, constraints = [Beam([], 0.0, 0.0, False)], [constraint]
+    beams = [Beam([], 0.0, 0.0, False)]
+    constraints = [] if constraint is None else [constraint]  # one for each beam
     candidates: list[Beam] = []
     for n_tokens in range(1, max_tokens + 1):
         logprobs = _log_softmax(logits) + np.array([[beam.logprob] for beam in beams])
-        if constraint is not None:
+        if constraints:
             logprobs = np.where([c.mask() for c in constraints], logprobs, -math.inf)
         # Even if every beam ended in every possible way, enough that go on would be among these.
-        n_best = beam_width * (1 + len(eos_ids))
+        n_best = beam_width * (1 + len(ends))
         best = np.argsort(-logprobs, axis=None, kind="stable")[:n_best]
         followed: list[tuple[int, Beam]] = []  # (the row it extends, the beam)
         for rank, place in enumerate(best):
@@ -92,7 +96,7 @@ def beam_search(
             if logprob == -math.inf:
                 break
             score = logprob / n_tokens**length_penalty
-            ended = token in eos_ids
+            ended = token in ends
             beam = Beam([*beams[row].ids, token], logprob, score, ended)
             if not ended and n_tokens < max_tokens:
                 followed.append((row, beam))
@@ -106,7 +110,7 @@ def beam_search(
         divisor = max(n**length_penalty for n in (n_tokens + 1, max_tokens))
         if len(candidates) == beam_width and beams[0].logprob / divisor <= candidates[-1].score:
             break
-        if constraint is not None:
+        if constraints:
             constraints = [constraints[row].copy() for row in rows]
             for branch, beam in zip(constraints, beams, strict=True):
                 branch.advance(beam.ids[-1])
@@ -116,21 +120,20 @@ def beam_search(
 
 
 def sample_n(
-    model, prompt_ids: Sequence[int], params: SamplingParams, n: int, **options
+    model: Model, prompt_ids: Sequence[int], params: SamplingParams, n: int, **options: Any
 ) -> list[Generation]:
     """Return n independent continuations: with seed, seed + 1, … (a seed of None stays None).
 
     `options` go to `generate`, as `tokenizer` or `constraint`.
 
-    Raises: ValueError for n below 1, and as `generate`.
+    Raises: ValueError for an n that is no count of at least 1, and as `generate`.
     """
-    if n < 1:
-        raise ValueError(f"n must be at least 1, got {n}")
+    check_count("n", n, at_least=1)
     seeds = [None if params.seed is None else params.seed + i for i in range(n)]
     return [generate(model, prompt_ids, replace(params, seed=s), **options) for s in seeds]
 
 
-def total_logprob(model, prompt_ids: Sequence[int], ids: Sequence[int]) -> float:
+def total_logprob(model: Model, prompt_ids: Sequence[int], ids: Sequence[int]) -> float:
     """Return log p of the new tokens together, as the model alone sees it: at temperature 1.
 
     One pass over the finished text: to score is a prefill, and cheaper than to generate.
@@ -171,16 +174,16 @@ def best_of_n_accuracy(scores: Sequence[float], correct: Sequence[bool], n: int)
     >>> round(best_of_n_accuracy([1, 0, 0], [True, False, False], 2), 3)
     0.667
     """
-    scores, correct = np.asarray(scores, dtype=float), np.asarray(correct)
-    n_tries = len(scores)
-    if scores.shape != correct.shape or scores.ndim != 1 or not 1 <= n <= n_tries:
-        raise ValueError(
-            f"scores {scores.shape} and correct {correct.shape} must be (N,), n in 1 … N; got {n}"
-        )
-    falling = np.argsort(-scores, kind="stable")
+    ranked, hit = np.asarray(scores, dtype=float), np.asarray(correct)
+    if ranked.shape != hit.shape or ranked.ndim != 1:
+        raise ValueError(f"scores {ranked.shape} and correct {hit.shape} must both be (N,)")
+    n_tries = len(ranked)
+    if check_count("n", n, at_least=1) > n_tries:
+        raise ValueError(f"n must lie in 1 … {n_tries}, the number of tries; got {n}")
+    falling = np.argsort(-ranked, kind="stable")
     # The try of rank r is chosen if it is drawn, and the other n - 1 come from behind it.
     chosen = [math.comb(n_tries - 1 - rank, n - 1) for rank in range(n_tries)]
-    hits = sum(ways for ways, i in zip(chosen, falling, strict=True) if correct[i])
+    hits = sum(ways for ways, i in zip(chosen, falling, strict=True) if hit[i])
     return hits / math.comb(n_tries, n)
 
 
@@ -199,8 +202,9 @@ def vote_accuracy(
     >>> vote_accuracy(["5", "7", "5"], "5", 3, np.random.default_rng(0))
     1.0
     """
-    if not 1 <= n <= len(answers):
+    if check_count("n", n, at_least=1) > len(answers):
         raise ValueError(f"n must lie in 1 … {len(answers)}, the number of answers; got {n}")
+    check_count("n_draws", n_draws, at_least=1)
     draws = (rng.permutation(len(answers))[:n] for _ in range(n_draws))
     return sum(majority_vote([answers[i] for i in draw]) == truth for draw in draws) / n_draws
 
@@ -211,7 +215,7 @@ def _log_softmax(logits: Array) -> Array:
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
-def _select_rows(model, cache, rows: list[int]):
+def _select_rows(model: Model, cache: Cache, rows: list[int]) -> Cache:
     """Return a cache whose row i is row rows[i] of another, with room for one more token."""
     selected = model.new_cache(len(rows), cache.length + 1)
     for layer in range(model.arch.n_layers):

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from firsttoken.checks import check_count
 from firsttoken.sampling import draw
 
 Array = np.ndarray
@@ -155,7 +156,7 @@ def expected_tokens(alpha: float | Array, gamma: int) -> float | Array:
     alpha = np.asarray(alpha, dtype=np.float64)
     if not np.all((alpha >= 0) & (alpha <= 1)):
         raise ValueError(f"alpha must lie in 0 … 1, got {alpha}")
-    _check_count("gamma", gamma)
+    check_count("gamma", gamma)
     total = (alpha[..., None] ** np.arange(gamma + 1)).sum(axis=-1)
     return total if total.ndim else float(total)
 
@@ -211,7 +212,7 @@ def best_gamma(
     >>> [best_gamma(alpha, cost_ratio=0.15) for alpha in (0.1, 0.5, 0.7, 0.8, 0.9)]
     [0, 2, 3, 5, 8]
     """
-    _check_count("max_gamma", max_gamma)
+    check_count("max_gamma", max_gamma)
     return max(range(max_gamma + 1), key=lambda g: speedup(alpha, g, cost_ratio, verify_cost))
 
 
@@ -239,8 +240,3 @@ def acceptance_by_position(rounds: Sequence[Round]) -> tuple[Array, Array]:
 def _check_pair(target: Array, draft: Array) -> None:
     if target.shape != draft.shape:
         raise ValueError(f"target {target.shape} and draft {draft.shape} differ")
-
-
-def _check_count(name: str, value: int) -> None:
-    if operator.index(value) < 0:
-        raise ValueError(f"{name} must be at least 0, got {value}")

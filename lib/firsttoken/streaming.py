@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from firsttoken.checks import check_count
 from firsttoken.kv_cache import KVCache
 from firsttoken.llama import Llama
 from firsttoken.protocols import Cache, Model
@@ -27,11 +28,10 @@ def evict(model: Llama, cache: KVCache, n: int, sinks: int = 0) -> None:
     """
     if cache.dtype != "fp32":
         raise ValueError(f"cache stores {cache.dtype}: every call would round again; expected fp32")
-    if n < 1 or sinks < 0 or sinks + n > cache.length:
-        raise ValueError(
-            f"n {n} (at least 1) and sinks {sinks} (at least 0) do not fit: the cache holds "
-            f"{cache.length} tokens"
-        )
+    check_count("n", n, at_least=1)
+    check_count("sinks", sinks)
+    if sinks + n > cache.length:
+        raise ValueError(f"n {n} and sinks {sinks} do not fit: the cache holds {cache.length}")
     angles = -n * model.frequencies  # rotations add up: this one takes n positions away
     turn = np.cos(angles), np.sin(angles)
     kept = []
@@ -70,6 +70,6 @@ def streaming_losses(
             if cache.length == capacity:
                 raise ValueError(f"make_room left the cache full: {capacity} tokens")
         logits = np.asarray(model(ids[:, i : i + 1], cache))[:, -1]  # [B, V]
-        law = softmax(logits.astype(np.float64))
-        losses.append(-np.log(law[np.arange(len(law)), ids[:, i + 1]]))
+        distribution = softmax(logits.astype(np.float64))
+        losses.append(-np.log(distribution[np.arange(len(ids)), ids[:, i + 1]]))
     return np.stack(losses, axis=1)
