@@ -373,30 +373,30 @@ def test_speculation_under_a_constraint(model, other, gamma, close_in_time, max_
     assert constraint.min_tokens() == 5  # left as it was
 
 
-# The law of sampled text, through the whole loop. One number for all tests: no more than one false
-# failure in a million.
+# The distribution of sampled text, through the whole loop. One number for all tests: no more than
+# one false failure in a million.
 FALSE_FAILURE = 1e-6
 
 
-def law_of_text(model, prompt, params, n):
+def distribution_of_text(model, prompt, params, n):
     """Return {ids: probability} of the first n tokens, without drafts and without a cache."""
-    law = {(): 1.0}
+    expected_shares = {(): 1.0}
     for _ in range(n):
         longer = {}
-        for ids, chance in law.items():
+        for ids, chance in expected_shares.items():
             logits = np.asarray(model([[*prompt, *ids]], None))[0, -1]
-            next_law = next_token_distribution(logits, params, prompt, ids)
-            longer |= {(*ids, int(x)): chance * next_law[x] for x in np.flatnonzero(next_law)}
-        law = longer
-    return law
+            next_token = next_token_distribution(logits, params, prompt, ids)
+            longer |= {(*ids, int(x)): chance * next_token[x] for x in np.flatnonzero(next_token)}
+        expected_shares = longer
+    return expected_shares
 
 
-def p_value(texts, law):
+def p_value(texts, expected_shares):
     """Pearson's test; 0 where something impossible came out."""
     counts = Counter(texts)
-    if counts.keys() - law.keys():
+    if counts.keys() - expected_shares.keys():
         return 0.0
-    cells = sorted((len(texts) * p, counts[ids]) for ids, p in law.items())
+    cells = sorted((len(texts) * p, counts[ids]) for ids, p in expected_shares.items())
     n_rare = sum(expected < 10 for expected, _ in cells)  # too rare for the test one by one
     cells = [tuple(map(sum, zip(*cells[: n_rare + 1], strict=True))), *cells[n_rare + 1 :]]
     expected, observed = np.array(cells).T
@@ -440,39 +440,44 @@ class Table:
     ],
 )
 @pytest.mark.parametrize("kind", ["model", "guesses"])
-def test_sampled_text_follows_the_law_of_the_target(params, kind):
+def test_sampled_text_follows_the_distribution_of_the_target(params, kind):
     """Three tokens, with every filter and penalty, which see the text that each position sees."""
     target, draft = Table(0), Table(1)
     if kind == "guesses":
         draft = lambda ids, n: [(ids[-1] + i) % 5 for i in range(n)]  # noqa: E731
     got = texts(600, target, draft, [1, 2], params, gamma=2)
-    assert p_value(got, law_of_text(target, [1, 2], params, 3)) > FALSE_FAILURE / 8
+    assert p_value(got, distribution_of_text(target, [1, 2], params, 3)) > FALSE_FAILURE / 8
 
 
-def test_a_draft_that_stops_when_unsure_leaves_the_law_as_it_is():
+def test_a_draft_that_stops_when_unsure_changes_no_distribution():
     target = Table(0)
-    law = law_of_text(target, [1, 2], SamplingParams(), 3)
+    expected_shares = distribution_of_text(target, [1, 2], SamplingParams(), 3)
     for draft in (target, Table(1)):
         got = texts(600, target, draft, [1, 2], SamplingParams(), 2, min_confidence=0.5)
-        assert p_value(got, law) > FALSE_FAILURE / 8
+        assert p_value(got, expected_shares) > FALSE_FAILURE / 8
 
 
-def test_a_draft_that_drops_what_it_is_unsure_of_changes_the_law(monkeypatch):
+def test_a_draft_that_drops_what_it_is_unsure_of_changes_the_distribution(monkeypatch):
     """What is dropped is missing in the text, even where draft and target are one model."""
 
     class Dropping(_ModelDraft):
         def propose(self, request, n):
-            drafted, laws = super().propose(request, n)
-            if laws is None:
-                return drafted, laws
-            sure = [law[token] >= 0.5 for token, law in zip(drafted, laws, strict=True)]
+            drafted, distributions = super().propose(request, n)
+            if distributions is None:
+                return drafted, distributions
+            sure = [
+                chances[token] >= 0.5 for token, chances in zip(drafted, distributions, strict=True)
+            ]
             n_sure = sure.index(False) if False in sure else len(sure)
-            return drafted[:n_sure], laws[:n_sure]
+            return drafted[:n_sure], distributions[:n_sure]
 
     monkeypatch.setattr("firsttoken.generate._ModelDraft", Dropping)
     target = Table(0)
-    law = law_of_text(target, [1, 2], SamplingParams(), 3)
-    assert p_value(texts(600, target, target, [1, 2], SamplingParams(), 2), law) < FALSE_FAILURE
+    expected_shares = distribution_of_text(target, [1, 2], SamplingParams(), 3)
+    assert (
+        p_value(texts(600, target, target, [1, 2], SamplingParams(), 2), expected_shares)
+        < FALSE_FAILURE
+    )
 
 
 def test_how_sure_a_draft_must_be_decides_how_far_it_goes(pair):
@@ -504,12 +509,12 @@ def pair():
 
 
 @pytest.fixture(scope="module")
-def narrow_law(pair):
-    return law_of_text(pair[0], PLACE, NARROW, 3)
+def narrow_distribution(pair):
+    return distribution_of_text(pair[0], PLACE, NARROW, 3)
 
 
-def test_the_shipped_pair_follows_the_law_of_the_target(pair, narrow_law):
-    assert p_value(texts(300, *pair, PLACE, NARROW, gamma=2), narrow_law) > FALSE_FAILURE
+def test_the_shipped_pair_follows_the_distribution_of_the_target(pair, narrow_distribution):
+    assert p_value(texts(300, *pair, PLACE, NARROW, gamma=2), narrow_distribution) > FALSE_FAILURE
 
 
 def swapped(target, draft, tokens, rng):
@@ -536,9 +541,11 @@ def bonus_after_a_rejection(target, draft, tokens, rng):
         ("llama.KVCache", Sticky, 200),
     ],
 )
-def test_the_shipped_pair_with_a_flaw_does_not(pair, narrow_law, monkeypatch, place, flaw, n):
+def test_the_shipped_pair_with_a_flaw_does_not(
+    pair, narrow_distribution, monkeypatch, place, flaw, n
+):
     monkeypatch.setattr(f"firsttoken.{place}", flaw)
-    assert p_value(texts(n, *pair, PLACE, NARROW, gamma=2), narrow_law) < FALSE_FAILURE
+    assert p_value(texts(n, *pair, PLACE, NARROW, gamma=2), narrow_distribution) < FALSE_FAILURE
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

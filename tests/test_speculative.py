@@ -1,4 +1,4 @@
-"""The law of speculative decoding: closed form, symbols, enumeration; section D of the claims."""
+"""What comes out of speculative decoding: closed form, symbols, enumeration; claims, section D."""
 
 import itertools
 
@@ -32,24 +32,24 @@ distribution = (
 
 
 @given(target=distribution, draft=distribution)
-def test_output_law_is_exactly_the_target(target, draft):
-    """No sampling: the law is computed in closed form, so 1e-12 is rounding only."""
+def test_the_output_follows_the_target_exactly(target, draft):
+    """No sampling: the distribution is computed in closed form, so 1e-12 is rounding only."""
     accept, residual = acceptance_rule(target, draft)
     kept = draft * accept
-    law = kept + (1 - kept.sum()) * residual
-    np.testing.assert_allclose(law, target, atol=1e-12)
+    output = kept + (1 - kept.sum()) * residual
+    np.testing.assert_allclose(output, target, atol=1e-12)
     assert (accept >= 0).all() and (accept <= 1).all() and not kept[target == 0].any()
     assert residual.sum() == pytest.approx(1) and not residual[target == 0].any()
 
 
-def test_the_law_of_two_tokens_in_symbols():
+def test_the_output_of_two_tokens_in_symbols():
     """For all p and q at once: min(a, b) is (a + b - |a - b|) / 2 (D17)."""
     p, q = sp.symbols("p q", real=True)
     kept = [sp.Min(p, q).rewrite(sp.Abs), sp.Min(1 - p, 1 - q).rewrite(sp.Abs)]
     excess = [p - kept[0], (1 - p) - kept[1]]
     rejected = 1 - sum(kept)
-    law = [k + rejected * e / sum(excess) for k, e in zip(kept, excess, strict=True)]
-    assert [sp.simplify(x) for x in law] == [p, 1 - p]
+    output = [k + rejected * e / sum(excess) for k, e in zip(kept, excess, strict=True)]
+    assert [sp.simplify(x) for x in output] == [p, 1 - p]
     assert sp.simplify(rejected - sp.Abs(p - q)) == 0
     replaced_by_target = [k + rejected * x for k, x in zip(kept, (p, 1 - p), strict=True)]
     assert sp.simplify(replaced_by_target[0] - p) != 0
@@ -75,7 +75,7 @@ def test_rows_are_independent():
         assert rate[at] == acceptance_rate(target[at], draft[at])
 
 
-def test_equal_laws_reject_nothing():
+def test_equal_distributions_reject_nothing():
     accept, residual = acceptance_rule(np.array([0.25, 0.75, 0]), np.array([0.25, 0.75, 0]))
     assert accept.tolist() == [1, 1, 1] and residual.tolist() == [0.25, 0.75, 0]
 
@@ -99,22 +99,22 @@ class Numbers:
 # sixths: the middle of each sixth stands for all of it.
 GRID = [(i + 0.5) / 6 for i in range(6)]
 THIRDS = [np.array(c) / 3 for c in itertools.product(range(4), repeat=3) if sum(c) == 3]
-# A toy model: its first law, and those after each token.
-toy = st.tuples(*[st.sampled_from(THIRDS)] * 4).map(lambda laws: dict(enumerate(laws, start=-1)))
+# A toy model: its first distribution, and those after each token.
+toy = st.tuples(*[st.sampled_from(THIRDS)] * 4).map(lambda rows: dict(enumerate(rows, start=-1)))
 
 
 def joint(model, n, last=-1):
-    """Return the law of the next n tokens after `last`: an array with n axes."""
-    law = np.ones(())
+    """Return the distribution of the next n tokens after `last`: an array with n axes."""
+    chances = np.ones(())
     for _ in range(n):
-        rows = [model[(last, *tokens)[-1]] for tokens in np.ndindex(law.shape)]
-        law = law[..., None] * np.reshape(rows, (*law.shape, 3))
-    return law
+        rows = [model[(last, *tokens)[-1]] for tokens in np.ndindex(chances.shape)]
+        chances = chances[..., None] * np.reshape(rows, (*chances.shape, 3))
+    return chances
 
 
 def joint_with_round(verify, target, draft, gamma, known=True):
-    """Return the law of γ+1 tokens: those of one round, and plain decoding from where it ends."""
-    law = np.zeros((3,) * (gamma + 1))
+    """Return the distribution of γ+1 tokens: one round, and plain decoding from where that ends."""
+    chances = np.zeros((3,) * (gamma + 1))
     for drafted, probability in np.ndenumerate(joint(draft, gamma)):
         if probability > 0:
             p = np.stack([target[last] for last in (-1, *drafted)])
@@ -122,24 +122,24 @@ def joint_with_round(verify, target, draft, gamma, known=True):
             for numbers in itertools.product(GRID, repeat=gamma + 1):
                 tokens = verify(p, q, drafted, Numbers(numbers))
                 rest = joint(target, gamma + 1 - len(tokens), tokens[-1])
-                law[tuple(tokens)] += probability / 6 ** (gamma + 1) * rest
-    return law
+                chances[tuple(tokens)] += probability / 6 ** (gamma + 1) * rest
+    return chances
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_one_drafted_token_for_all_pairs_of_laws(known):
+def test_one_drafted_token_for_all_pairs_of_distributions(known):
     after = {last: THIRDS[2 + 3 * last] for last in range(3)}
     for p, q in itertools.product(THIRDS, repeat=2):
         target, draft = {-1: p, **after}, {-1: q, **after}
-        law = joint_with_round(verify, target, draft, 1, known)
-        np.testing.assert_allclose(law, joint(target, 2), atol=1e-12)
+        chances = joint_with_round(verify, target, draft, 1, known)
+        np.testing.assert_allclose(chances, joint(target, 2), atol=1e-12)
 
 
 @settings(max_examples=15)
 @given(target=toy, draft=toy, known=st.booleans())
-def test_the_joint_law_of_three_tokens(target, draft, known):
-    law = joint_with_round(verify, target, draft, 2, known)
-    np.testing.assert_allclose(law, joint(target, 3), atol=1e-12)
+def test_the_joint_distribution_of_three_tokens(target, draft, known):
+    chances = joint_with_round(verify, target, draft, 2, known)
+    np.testing.assert_allclose(chances, joint(target, 3), atol=1e-12)
 
 
 def test_without_drafts_the_target_is_sampled():
@@ -184,7 +184,7 @@ DRAFT = {-1: THIRDS[5], 0: THIRDS[3], 1: THIRDS[2], 2: THIRDS[4]}
     "flaw",
     ["p and q swapped", "no residual", "bonus after a rejection", "draft one position late"],
 )
-def test_flaws_change_the_law(flaw):
+def test_flaws_change_the_distribution(flaw):
     expected = joint(TARGET, 3)
     np.testing.assert_allclose(joint_with_round(variant(), TARGET, DRAFT, 2), expected, atol=1e-12)
     assert np.abs(joint_with_round(variant(flaw), TARGET, DRAFT, 2) - expected).max() > 0.01
@@ -193,13 +193,13 @@ def test_flaws_change_the_law(flaw):
 def test_a_token_of_probability_zero_is_never_accepted():
     """Not even where the generator gives exactly 0 (D6)."""
     target, draft = np.array([[1.0, 0.0]] * 2), np.array([[0.5, 0.5]])
-    for law in (draft, None):
-        assert verify(target, law, [1], Numbers([0.0])) == [0]
-        assert variant("at most")(target, law, [1], Numbers([0.0])) == [1, 0]
+    for known in (draft, None):
+        assert verify(target, known, [1], Numbers([0.0])) == [0]
+        assert variant("at most")(target, known, [1], Numbers([0.0])) == [1, 0]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(0, 3))), st.integers(0, 3))
-def test_greedy_verification_is_that_of_laws_with_one_token(drafts, last):
+def test_greedy_verification_is_that_of_distributions_with_one_token(drafts, last):
     tokens = [token for token, _, _ in drafts]
     choices = [token if agree else other for token, agree, other in drafts] + [last]
     one_hot, rng = np.eye(4), np.random.default_rng(0)
@@ -209,7 +209,7 @@ def test_greedy_verification_is_that_of_laws_with_one_token(drafts, last):
     assert len(got) >= 1 and got == choices[: len(got)]
 
 
-def test_float32_laws_and_inputs_left_alone():
+def test_float32_and_inputs_left_alone():
     rng = np.random.default_rng(0)
     target, draft = rng.dirichlet(np.ones(8), size=4).astype("f4"), rng.dirichlet(np.ones(8), 3)
     copies = target.copy(), draft.copy()
@@ -230,12 +230,15 @@ def test_float32_laws_and_inputs_left_alone():
         ),
         (
             lambda: verify(np.full((2, 2), np.nan), None, [0], None),
-            "target must hold a law per row",
+            "target must hold a distribution per row",
         ),
-        (lambda: verify(np.array([[2.0, -1], [1, 0]]), None, [0], None), "target must hold a law"),
+        (
+            lambda: verify(np.array([[2.0, -1], [1, 0]]), None, [0], None),
+            "target must hold a distribution",
+        ),
         (
             lambda: verify(np.eye(2), np.array([[3.0, 1]]), [0], None),
-            "draft must hold a law per row",
+            "draft must hold a distribution per row",
         ),
         (lambda: acceptance_by_position([Round(2, 5)]), "accept more than was drafted"),
         (lambda: verify_greedy([1], [1]), r"choices \(1\) must be one more"),

@@ -1,6 +1,6 @@
-"""Checking the drafts of a whole batch at once, where the laws live in PyTorch.
+"""Checking the drafts of a whole batch at once, where the distributions live in PyTorch.
 
-Same law, request by request, as `firsttoken.speculative.verify`, which is the reference.
+Request by request it does what `firsttoken.speculative.verify` does, which is the reference.
 """
 
 import torch
@@ -15,19 +15,20 @@ def verify_batch(
 
     As `speculative.verify` for each row, without a loop over rows or positions. Drafts may be of
     different lengths: -1 fills the rest of a row, and marks in the result where it has ended.
-    Laws behind the end of a draft are not looked at.
+    Distributions behind the end of a draft are not looked at.
 
     At most one token of a row is drawn: the replacement of the first rejected token, or the bonus
-    if there is none. So one law per row is left to draw from, and one exponential race per row.
+    if there is none. So one distribution per row is left to draw from, in one
+    exponential race per row.
 
-    A row is greedy where its target's laws hold a single token: it comes out whatever the numbers.
-    A draft without probabilities is one of such laws, too: None for all rows, or for some of them
-    laws with the drafted token alone.
+    A row is greedy where its target's distributions hold a single token: it comes out whatever the
+    numbers. A draft without probabilities is of that kind, too: None for all rows, or for some of
+    them distributions with the drafted token alone.
 
     Shapes: target (B, γ+1, V); draft (B, γ, V); tokens (B, γ), integers; result (B, γ+1)
     Raises: ValueError for shapes that do not fit, -1 before a token, other ids outside the
-            vocabulary, a token that its law in `draft` never draws, chances of drafted tokens
-            that are none, and a row of either that decides what is drawn and is no law.
+            vocabulary, a token that `draft` never draws there, chances of drafted tokens that are
+            none, and a row of either that decides what is drawn and is no distribution.
     Source: vLLM (vllm/v1/sample/rejection_sampler.py)
 
     >>> target = F.one_hot(torch.tensor([[1, 2, 7, 6], [4, 8, 0, 0]]), 10).double()
@@ -48,10 +49,10 @@ def verify_batch(
     p = target[:, :gamma].gather(2, at)[..., 0].double()
     q = torch.ones_like(p) if draft is None else draft.gather(2, at)[..., 0].double()
     if bool((drafted & (q == 0)).any()):
-        raise ValueError("tokens hold one that its law in draft has with probability 0")
+        raise ValueError("tokens hold one that draft has with probability 0")
     for name, chances in (("target", p), ("draft", q)):
         if bool((drafted & ~((chances >= 0) & (chances <= 1 + 1e-3))).any()):
-            raise ValueError(f"{name} must hold laws: it gives a token no chance between 0 and 1")
+            raise ValueError(f"{name} must hold distributions: a chance is not in 0 … 1")
 
     # With u from [0, 1) in float64, u < 0 is never true: what the target excludes is rejected.
     u = torch.rand(p.shape, generator=rng, dtype=torch.float64, device=rng.device).to(p.device)
@@ -60,16 +61,16 @@ def verify_batch(
     rejected = n_kept < n_drafted
 
     rows = torch.arange(n_rows, device=target.device)
-    law = target[rows, n_kept].double()  # (B, V): of the one token that is drawn
-    _check_laws("target", law)
+    weights = target[rows, n_kept].double()  # (B, V): of the one token that is drawn
+    _check_distributions("target", weights)
     if gamma:
         first = n_kept.clamp(max=gamma - 1)  # of the rejected token; unused where there is none
         supplied = F.one_hot(at[rows, first, 0], n_vocab) if draft is None else draft[rows, first]
-        _check_laws("draft", supplied[rejected])
-        excess = (law - supplied.double()).clamp(min=0)
-        # Where nothing is missing but for rounding, any law of the target's tokens will do.
-        law = torch.where((rejected & (excess.sum(dim=1) > 0))[:, None], excess, law)
-    drawn = _exponential_race(law, rng)
+        _check_distributions("draft", supplied[rejected])
+        excess = (weights - supplied.double()).clamp(min=0)
+        # Where nothing is missing but for rounding, any of the target's tokens will do.
+        weights = torch.where((rejected & (excess.sum(dim=1) > 0))[:, None], excess, weights)
+    drawn = _exponential_race(weights, rng)
 
     position = torch.arange(n_positions, device=tokens.device)
     padded = F.pad(tokens, (0, 1), value=-1)
@@ -85,9 +86,9 @@ def _exponential_race(weights: Tensor, rng: torch.Generator) -> Tensor:
     return torch.where(scaled > 0, times / scaled, torch.inf).argmin(dim=1)
 
 
-def _check_laws(name: str, laws: Tensor) -> None:
-    if not bool(((laws >= 0).all(dim=1) & ((laws.sum(dim=1) - 1).abs() <= 1e-3)).all()):
-        raise ValueError(f"{name} must hold a law per row: numbers from 0 that sum to 1")
+def _check_distributions(name: str, rows: Tensor) -> None:
+    if not bool(((rows >= 0).all(dim=1) & ((rows.sum(dim=1) - 1).abs() <= 1e-3)).all()):
+        raise ValueError(f"{name} must hold a distribution per row: numbers from 0 that sum to 1")
 
 
 def _checked_shape(target: Tensor, draft: Tensor | None, tokens: Tensor) -> tuple[int, int, int]:
@@ -99,4 +100,5 @@ def _checked_shape(target: Tensor, draft: Tensor | None, tokens: Tensor) -> tupl
             f"target {tuple(target.shape)}, draft {None if draft is None else tuple(draft.shape)} "
             f"and tokens {tuple(tokens.shape)} must be (B, γ+1, V), (B, γ, V) and (B, γ)"
         )
-    return tuple(target.shape)
+    n_rows, n_positions, n_vocab = target.shape
+    return n_rows, n_positions, n_vocab
