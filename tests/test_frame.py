@@ -4,13 +4,14 @@ Each rule is a function from sources to complaints, and has bad examples that it
 """
 
 import ast
+import configparser
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -21,33 +22,6 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "lib" / "firsttoken"
 
-# A module may import from its own layer and from those above it in this table.
-LAYERS = {
-    "facts": "checks paths units hardware architectures start provenance",
-    "closed forms": "roofline kv_cache throughput",
-    "arrays": "protocols metrics rope attention flash recurrent quantization sampling shortlist "
-    "automaton constrained speculative paging fragmentation prefix_routing parallel assignments "
-    "prediction",
-    "machines": "threads checkpoint llama llama_torch tokenizer continuation generate streaming "
-    "evaluation search measure pruning batching engine server sampling_torch speculative_torch "
-    "parallel_torch",
-    "faces": "plots explore exercises",
-}
-RANK = {module: rank for rank, modules in enumerate(LAYERS.values()) for module in modules.split()}
-# What each layer may import from outside the standard library when it is loaded.
-OUTSIDE = (
-    set(),
-    set(),
-    {"numpy"},
-    {"joblib", "ml_dtypes", "numpy", "platformdirs", "safetensors", "threadpoolctl"}
-    | {"tokenizers", "tqdm"},
-    {"numpy", "matplotlib", "seaborn", "ipywidgets", "IPython"},
-)
-TORCH_MODULES = {"measure", "pruning"}  # and every module named *_torch
-# The closed forms run in a browser without NumPy; the one array among them imports it, and how
-# numbers are stored, where it is built.
-LAZY_ARRAYS = {("kv_cache", "numpy"), ("kv_cache", "firsttoken.quantization")}
-
 
 def library_sources() -> dict[str, str]:
     """Return {module: source} of every module of the library; "a.b" is part b of the package a."""
@@ -57,69 +31,6 @@ def library_sources() -> dict[str, str]:
         package = len(parts) > 1 and parts[-1] == "__init__"
         modules[".".join(parts[:-1] if package else parts)] = path.read_text()
     return modules
-
-
-def rank_of(module: str) -> int:
-    """Return the layer of a module; that of a package is that of all its parts."""
-    return RANK.get(module.partition(".")[0], len(RANK))
-
-
-def imports(source: str) -> list[tuple[str, bool]]:
-    """Return (dotted name, whether it runs when the module is loaded) of every import."""
-    found = []
-
-    def visit(node, at_load):
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-                continue
-            if isinstance(child, ast.Import):
-                found.extend((alias.name, at_load) for alias in child.names)
-            elif isinstance(child, ast.ImportFrom) and child.level:
-                found.append(("." * child.level, at_load))
-            elif isinstance(child, ast.ImportFrom) and child.module == "firsttoken":
-                found.extend((f"firsttoken.{alias.name}", at_load) for alias in child.names)
-            elif isinstance(child, ast.ImportFrom):
-                found.append((child.module, at_load))
-            in_function = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-            visit(child, at_load and not in_function)
-
-    visit(ast.parse(source), True)
-    return found
-
-
-def layer_complaints(sources: dict[str, str]) -> list[str]:
-    """Return what breaks the layer rule or the circle rule."""
-    complaints = []
-    graph = {}
-    for module, source in sources.items():
-        if module == "__init__":
-            complaints += [f"__init__ imports {name}" for name, _ in imports(source)]
-            continue
-        rank = rank_of(module)
-        if rank not in range(len(OUTSIDE)):
-            complaints.append(f"{module} is in no layer")
-            continue
-        allowed = OUTSIDE[rank]
-        if module.endswith("_torch") or module in TORCH_MODULES:
-            allowed = allowed | {"torch"}
-        graph[module] = set()
-        for name, at_load in imports(source):
-            package, _, inner = name.partition(".")
-            lazy = not at_load and (module, name) in LAZY_ARRAYS
-            if package == "":
-                complaints.append(f"{module} has a relative import")
-            elif package != "firsttoken":
-                if package not in sys.stdlib_module_names and package not in allowed and not lazy:
-                    complaints.append(f"{module} imports {package}")
-            elif rank_of(inner) > rank and not lazy:
-                complaints.append(f"{module} imports {inner or 'firsttoken'} from above")
-            else:
-                graph[module].add(inner)
-    try:
-        tuple(TopologicalSorter(graph).static_order())
-    except CycleError as error:
-        complaints.append(f"circle: {' -> '.join(error.args[1])}")
-    return complaints
 
 
 def forbidden_complaints(source: str) -> list[str]:
@@ -152,65 +63,84 @@ def python_files() -> list[Path]:
     return [path for path in files if "node_modules" not in path.parts]
 
 
-def test_layers():
-    assert layer_complaints(library_sources()) == []
-
-
-@pytest.mark.parametrize(
-    ("sources", "complaint"),
-    [
-        ({"helpers": ""}, "helpers is in no layer"),
-        ({"__init__": "import firsttoken.units"}, "__init__ imports firsttoken.units"),
-        ({"units": "import numpy as np"}, "units imports numpy"),
-        ({"roofline": "def f():\n    import numpy"}, "roofline imports numpy"),
-        ({"kv_cache": "import numpy as np"}, "kv_cache imports numpy"),
-        (
-            {"kv_cache": "from firsttoken.quantization import codec"},
-            "kv_cache imports quantization from above",
-        ),
-        ({"kv_cache": "def f():\n    from firsttoken.quantization import codec"}, None),
-        ({"attention": "from torch import nn"}, "attention imports torch"),
-        ({"generate": "def f():\n    import torch"}, "generate imports torch"),
-        ({"llama": "import matplotlib.pyplot as plt"}, "llama imports matplotlib"),
-        ({"units": "from firsttoken.hardware import A", "hardware": ""}, None),
-        ({"units": "from firsttoken import llama"}, "units imports llama from above"),
-        (
-            {"sampling": "def f():\n    import firsttoken.plots"},
-            "sampling imports plots from above",
-        ),
-        ({"units": "from .hardware import A"}, "units has a relative import"),
-        ({"architectures.presets": "import numpy"}, "architectures.presets imports numpy"),
-        (
-            {"architectures.presets": "from firsttoken.plots import show"},
-            "architectures.presets imports plots from above",
-        ),
-        (
-            {
-                "llama": "def f():\n    from firsttoken.llama_torch import T",
-                "llama_torch": "import torch",
-            },
-            None,
-        ),
-    ],
-)
-def test_layer_rule_rejects(sources, complaint):
-    assert layer_complaints(sources) == ([complaint] if complaint else [])
-
-
-def test_circle_rule_rejects():
-    circle = {
-        "units": "import firsttoken.hardware",
-        "hardware": "def f():\n    from firsttoken.units import GB",
-    }
-    assert layer_complaints(circle) in (
-        ["circle: units -> hardware -> units"],
-        ["circle: hardware -> units -> hardware"],
+def lint_imports(folder: Path) -> subprocess.CompletedProcess:
+    """Hold the package in a folder's lib/ against the house rules."""
+    shutil.copy(ROOT / ".importlinter", folder)
+    code = "from importlinter.cli import lint_imports_command as lint; lint(['--no-cache'])"
+    # A copy is read, not the package that is installed.
+    environment = os.environ | {"PYTHONPATH": str(folder / "lib"), "COLUMNS": "200"}
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True
     )
-    package = {
-        "architectures": "from firsttoken.architectures.presets import ARCHITECTURES",
-        "architectures.presets": "from firsttoken.architectures import Architecture",
-    }
-    assert [text.partition(":")[0] for text in layer_complaints(package)] == ["circle"]
+
+
+@pytest.fixture
+def house(tmp_path) -> Path:
+    """A folder with a copy of the library, to build badly in."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(LIBRARY, tmp_path / "lib" / "firsttoken", ignore=ignored)
+    return tmp_path
+
+
+def test_the_house_stands(house):
+    done = lint_imports(house)
+    assert done.returncode == 0, done.stdout
+    assert "0 broken" in done.stdout
+
+
+def test_house_rules_reject(house):
+    """Bad imports of each kind, also those that hide in a function."""
+    for module, line in {
+        "units": "import numpy as np",
+        "roofline": "def f():\n    import torch",
+        "attention": "from torch import nn",
+        "generate": "def f():\n    import torch",
+        "llama": "import matplotlib.pyplot as plt",
+        "sampling": "def f():\n    import firsttoken.plots",
+        "hardware": "def f():\n    from firsttoken import throughput",
+        "paths": "from firsttoken.units import GB\nfrom .checks import check_count",
+        "checks": "def f():\n    from firsttoken.paths import data_path",
+    }.items():
+        with (house / "lib" / "firsttoken" / f"{module}.py").open("a") as source:
+            source.write(f"\n\n{line}\n")
+    done = lint_imports(house)
+    assert done.returncode != 0
+    broken = [
+        "firsttoken.sampling is not allowed to import firsttoken.plots",
+        "firsttoken.hardware is not allowed to import firsttoken.throughput",
+        "firsttoken.units is not allowed to import numpy",
+        "firsttoken.roofline is not allowed to import torch",
+        "firsttoken.llama is not allowed to import matplotlib",
+        "firsttoken.attention -> torch",
+        "firsttoken.generate -> torch",
+    ]
+    assert [rule for rule in broken if rule not in done.stdout] == []
+    assert re.search(r"No circles +BROKEN", done.stdout)
+
+
+def test_house_rules_know_every_module(house):
+    (house / "lib" / "firsttoken" / "helpers.py").touch()
+    done = lint_imports(house)
+    assert done.returncode != 0
+    assert "firsttoken.helpers" in done.stdout
+
+
+def test_the_library_imports_what_it_depends_on():
+    """Each package stands in pyproject.toml; the package itself imports nothing by its name."""
+    data = pyproject()["project"]
+    texts = data["dependencies"] + data["optional-dependencies"]["torch"]
+    known = {canonicalize_name(Requirement(text).name) for text in texts} | {"ipython"}
+    found = {}
+    for module, source in library_sources().items():
+        nodes = list(ast.walk(ast.parse(source)))
+        names = {
+            alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names
+        }
+        names |= {node.module or "." for node in nodes if isinstance(node, ast.ImportFrom)}
+        packages = {name.partition(".")[0] for name in names} - sys.stdlib_module_names
+        found[module] = {canonicalize_name(p) for p in packages} - known - {"firsttoken"}
+    assert {module: names for module, names in found.items() if names} == {}
+    assert not re.search(r"^(from|import)", library_sources()["__init__"], re.MULTILINE)
 
 
 def modules_loaded_by(modules: list[str]) -> set[str]:
@@ -222,13 +152,15 @@ def modules_loaded_by(modules: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("highest", "heavy"),
-    [("closed forms", {"numpy", "torch", "matplotlib"}), ("arrays", {"torch", "matplotlib"})],
+    ("n_floors", "heavy"), [(2, {"numpy", "torch", "matplotlib"}), (3, {"torch", "matplotlib"})]
 )
-def test_light_layers_load_nothing_heavy(highest, heavy):
-    """What ast cannot see: a heavy package that comes in through another one."""
-    rank = list(LAYERS).index(highest)
-    modules = [name for name in library_sources() if rank_of(name) <= rank]
+def test_light_floors_load_nothing_heavy(n_floors, heavy):
+    """What no reading of imports can see: a heavy package that comes in through another one."""
+    house = configparser.ConfigParser()
+    house.read(ROOT / ".importlinter")
+    floors = house["importlinter:contract:floors"]["layers"].split("\n")
+    modules = [name for floor in floors[-n_floors:] for name in floor.split(" : ")]
+    assert "units" in modules and "roofline" in modules
     assert modules_loaded_by(modules) & heavy == set()
 
 
