@@ -148,7 +148,7 @@ def test_a_shortlist_that_loses_a_token_is_seen():
             return ids[:, 1:], logits[:, 1:]
 
     z = np.random.default_rng(0).normal(size=(64, 6400))
-    temperature, *filters = row_parameters(z, 0.8, 20, 0.9, 0.0)
+    temperature, *filters = row_parameters(z.shape, 0.8, 20, 0.9, 0.0)
     expected = reference(z, 0.8, 20, 0.9, 0.0) > 0
     for version, right in ((Rows, True), (TooHigh, False), (Blind, False)):
         short = shorten(version(z, temperature), *filters)

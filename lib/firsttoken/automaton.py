@@ -145,7 +145,8 @@ class _Parser:
         return ((code, code),)
 
     def character_class(self) -> _Ranges:
-        negated, ranges = self.take("^"), []
+        negated = self.take("^")
+        ranges: list[tuple[int, int]] = []
         if self.peek() == "]":
             raise self.error("an empty class; write \\] for the sign")
         while not self.take("]"):

@@ -7,15 +7,16 @@ tokens of a vocabulary keep a valid text possible.
 
 import copy
 import math
-from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from firsttoken.automaton import automaton
 
 Array = np.ndarray
-State = Hashable
+State = Any  # hashable; each language has states of its own
+Place = tuple[str, str, int]  # within a JSON document: open brackets, part, number
 
 
 class Language(Protocol):
@@ -343,7 +344,7 @@ class Json:
         number = r"-?(0|[1-9]\d*)(\.\d+)?([eE][+\-]?\d+)?"
         self._name, self._scalar = Regex(string), Regex(f"{string}|{number}|true|false|null")
 
-    def step(self, state: State, byte: int) -> State | None:
+    def step(self, state: Place, byte: int) -> Place | None:
         """Return the state after one more byte, or None."""
         stack, place, number = state
         if place in ("in name", "in value"):
@@ -362,7 +363,7 @@ class Json:
             return stack, place, 0
         return (stack, place, number + 1) if number < self.max_spaces else None
 
-    def n_missing(self, state: State) -> int:
+    def n_missing(self, state: Place) -> int:
         """Return how few bytes complete the document: the part begun, and all closing brackets."""
         stack, place, number = state
         if place == "in name":
@@ -372,7 +373,7 @@ class Json:
         shortest = {"object": "{}", "value": "0", "name": '"":0', "colon": ":0"}
         return len(shortest.get(place, "")) + len(stack)
 
-    def _step_between(self, stack: str, place: str, char: str) -> State | None:
+    def _step_between(self, stack: str, place: str, char: str) -> Place | None:
         """Read a sign outside of strings, numbers and literals."""
         closes = {"[": "]", "{": "}"}.get(stack[-1:]) == char
         if place == "colon":

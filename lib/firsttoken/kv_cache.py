@@ -42,7 +42,7 @@ def kv_cache_bytes(
     8388608
     """
     _check_size("batch", batch)
-    if isinstance(n_tokens, Integral):
+    if isinstance(n_tokens, (int, Integral)):
         lengths, copies = [n_tokens], batch
     elif isinstance(n_tokens, (float, str)):
         raise ValueError(f"n_tokens must be an integer or a list of integers, got {n_tokens!r}")
@@ -208,7 +208,8 @@ class KVCache:
         start = self._lengths[slot]
         end = start + k.shape[2]
         places = self._places(slot, start, end)
-        for arrays, new in zip(self._stored[slot], (k, v), strict=False):  # latents have no v
+        new_vectors = (k,) if v is None else (k, v)  # latents have no v
+        for arrays, new in zip(self._stored[slot], new_vectors, strict=True):
             for array, part in zip(arrays, self._encode(new), strict=True):
                 array[:, :, places] = part
         self._lengths[slot] = end
@@ -334,10 +335,14 @@ class RollingCache(KVCache):
         return min(self.capacity, self.sinks + window + self.chunk - 1)
 
     def _places(self, slot: int, start: int, end: int) -> slice | np.ndarray:
-        import numpy as np
-
         if end <= self._rooms[slot]:  # nothing to overwrite: places are positions
             return slice(start, end)
+        return self._around(slot, start, end)
+
+    def _around(self, slot: int, start: int, end: int) -> np.ndarray:
+        """Return the places in the ring of positions that are no sinks."""
+        import numpy as np
+
         ring = self._rooms[slot] - self.sinks  # no sink is among the new: a chunk fits behind them
         return self.sinks + (np.arange(start, end) - self.sinks) % ring
 
@@ -348,7 +353,7 @@ class RollingCache(KVCache):
         if length <= room:
             return slice(0, length)
         oldest = length - (room - self.sinks)  # position of the oldest token in the ring
-        return np.append(np.arange(self.sinks), self._places(slot, oldest, length))
+        return np.append(np.arange(self.sinks), self._around(slot, oldest, length))
 
     def _slot(self, layer: int, k: np.ndarray, v: np.ndarray | None) -> int:
         slot = super()._slot(layer, k, v)

@@ -41,7 +41,7 @@ def apply_temperature(logits: Array, temperature: float | Array) -> Array:
     [-inf, 3.0, -inf]
     """
     logits, top = _checked(logits)
-    temperature = per_row("temperature", temperature, logits, 0, np.inf)
+    temperature = per_row("temperature", temperature, logits.shape[:-1], 0, np.inf)
     if np.all(temperature == 1):
         return logits
     if np.any(temperature == 0):
@@ -75,7 +75,7 @@ def keep_top_k(logits: Array, k: int | Array) -> Array:
     [-inf, 2.0, 2.0, -inf]
     """
     logits, _ = _checked(logits)
-    k = per_row("top_k", k, logits, 0, np.inf, whole=True)
+    k = per_row("top_k", k, logits.shape[:-1], 0, np.inf, whole=True)
     n_vocab = logits.shape[-1]
     n_kept = np.where(k == 0, n_vocab, np.minimum(k, n_vocab))
     if np.all(n_kept == n_vocab):
@@ -100,7 +100,7 @@ def keep_top_p(logits: Array, p: float | Array) -> Array:
     [-inf, -0.69, -1.2]
     """
     logits, _ = _checked(logits)
-    p = per_row("top_p", p, logits, 0, 1)
+    p = per_row("top_p", p, logits.shape[:-1], 0, 1)
     if np.all(p == 1):
         return logits
     rising = np.sort(logits, axis=-1)
@@ -124,7 +124,7 @@ def keep_min_p(logits: Array, min_p: float | Array) -> Array:
     [-inf, -1.2, -0.51]
     """
     logits, top = _checked(logits)
-    min_p = per_row("min_p", min_p, logits, 0, 1)
+    min_p = per_row("min_p", min_p, logits.shape[:-1], 0, 1)
     if np.all(min_p == 0):
         return logits
     with np.errstate(divide="ignore"):
@@ -164,8 +164,8 @@ def penalize_presence_frequency(
     [0.0, -0.6, -0.8]
     """
     logits, _ = _checked(logits)
-    presence = per_row("presence_penalty", presence, logits, -2, 2)
-    frequency = per_row("frequency_penalty", frequency, logits, -2, 2)
+    presence = per_row("presence_penalty", presence, logits.shape[:-1], -2, 2)
+    frequency = per_row("frequency_penalty", frequency, logits.shape[:-1], -2, 2)
     counts = np.asarray(counts)
     if counts.shape != logits.shape or np.any(counts < 0):
         raise ValueError(f"counts must be {logits.shape} and not negative, got {counts.shape}")
@@ -206,7 +206,7 @@ class SamplingParams:
             ("frequency_penalty", -2, 2),
         ):
             value = getattr(self, name)
-            if not isinstance(value, Real) or not low <= value <= high or value == np.inf:
+            if not isinstance(value, Real) or not low <= float(value) <= high or value == np.inf:
                 raise ValueError(f"{name} must be a number within {low} … {high}, got {value!r}")
         if self.repetition_penalty == 0:
             raise ValueError("repetition_penalty must be above 0, got 0")
@@ -382,16 +382,19 @@ def _checked_weights(probabilities: Array) -> Array:
 
 
 def per_row(
-    name: str, value: float | Array, logits: Array, low: float, high: float, whole: bool = False
+    name: str,
+    value: float | Array,
+    rows: tuple[int, ...],
+    low: float,
+    high: float,
+    whole: bool = False,
 ) -> Array:
-    """Return a parameter as () or (…, 1), so that it broadcasts against logits (…, V)."""
+    """Return a parameter as () or (…, 1), so that it broadcasts against logits (*rows, V)."""
     value = np.asarray(value)
     if value.dtype.kind not in ("iu" if whole else "iuf"):
         raise ValueError(f"{name} must be {'whole' if whole else 'real'} numbers, got {value}")
-    if value.shape not in ((), logits.shape[:-1]):
-        raise ValueError(
-            f"{name} must be one number or {logits.shape[:-1]}, one per row; got {value.shape}"
-        )
+    if value.shape not in ((), rows):
+        raise ValueError(f"{name} must be one number or {rows}, one per row; got {value.shape}")
     if not np.all((value >= low) & (value <= high) & (value < np.inf)):
         raise ValueError(f"{name} must lie within {low} … {high}, got {value}")
     value = value.astype(np.int64) if whole else value  # a uint8 cannot be compared with V
@@ -414,7 +417,7 @@ def _counts(logits: Array, ids: Sequence) -> Array:
 
 
 def _penalize_seen(logits: Array, seen: Array, penalty: float | Array) -> Array:
-    penalty = per_row("repetition_penalty", penalty, logits, 0, np.inf)
+    penalty = per_row("repetition_penalty", penalty, logits.shape[:-1], 0, np.inf)
     if np.any(penalty == 0):
         raise ValueError("repetition_penalty must be above 0, got 0")
     penalized = np.where(logits > 0, logits / penalty, logits * penalty)

@@ -29,8 +29,8 @@ def shortlist(
     >>> short.ids[short.probabilities > 0].tolist()
     [1998, 1999]
     """
-    temperature, *filters = _row_parameters(logits, temperature, top_k, top_p, min_p)
-    return shorten(Rows(logits, temperature), *filters)
+    divisor, *filters = _row_parameters(logits, temperature, top_k, top_p, min_p)
+    return shorten(Rows(logits, divisor), *filters)
 
 
 def sample(
@@ -52,9 +52,9 @@ def sample(
     >>> sample(logits, torch.Generator().manual_seed(0), temperature=0.0).tolist()
     [1, 0]
     """
-    temperature, *filters = _row_parameters(logits, temperature, top_k, top_p, min_p)
+    divisor, *filters = _row_parameters(logits, temperature, top_k, top_p, min_p)
     uniform = torch.rand(len(logits), generator=rng, dtype=torch.float64, device=rng.device)
-    ids = choose(Rows(logits, temperature), uniform.cpu().numpy(), *filters)
+    ids = choose(Rows(logits, divisor), uniform.cpu().numpy(), *filters)
     return torch.from_numpy(ids).to(logits.device)
 
 
@@ -93,5 +93,7 @@ class Rows:
 
 
 def _row_parameters(logits: Tensor, *parameters: float | Tensor) -> tuple[np.ndarray, ...]:
-    on_cpu = (x.cpu().numpy() if isinstance(x, Tensor) else x for x in parameters)
-    return row_parameters(logits, *on_cpu)
+    temperature, top_k, top_p, min_p = (
+        x.cpu().numpy() if isinstance(x, Tensor) else np.asarray(x) for x in parameters
+    )
+    return row_parameters(tuple(logits.shape), temperature, top_k, top_p, min_p)

@@ -3,7 +3,7 @@
 A few hundred tokens of each row are enough to decide: its shortlist.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -58,8 +58,8 @@ def shortlist(
     ([1998, 1999], [True])
     """
     logits = np.asarray(logits)
-    temperature, *filters = row_parameters(logits, temperature, top_k, top_p, min_p)
-    return shorten(Rows(logits, temperature), *filters)
+    divisor, *filters = row_parameters(logits.shape, temperature, top_k, top_p, min_p)
+    return shorten(Rows(logits, divisor), *filters)
 
 
 def sample(
@@ -82,15 +82,27 @@ def sample(
     [1, 0]
     """
     logits = np.asarray(logits)
-    temperature, *filters = row_parameters(logits, temperature, top_k, top_p, min_p)
-    return choose(Rows(logits, temperature), rng.random(len(logits)), *filters)
+    divisor, *filters = row_parameters(logits.shape, temperature, top_k, top_p, min_p)
+    return choose(Rows(logits, divisor), rng.random(len(logits)), *filters)
+
+
+class AllLogits(Protocol):
+    """What `sample` reads of all V logits (B, V); everything else sees a few hundred a row."""
+
+    temperature: Array
+
+    def maxima(self) -> Array:
+        """Return the largest logit of each group: (B, n)."""
+
+    def members(self, row: Array, group: Array) -> tuple[Array, Array]:
+        """Return ids and logits of some groups, each (m, size); -inf for ids of V and more."""
+
+    def whole(self, rows: Array) -> Array:
+        """Return all logits of some rows, divided by the temperature: (r, V)."""
 
 
 class Rows:
-    """What `sample` reads of all V logits (B, V); everything else sees a few hundred a row.
-
-    `sampling_torch` has the same in PyTorch.
-    """
+    """`AllLogits` in NumPy; `sampling_torch` has the same in PyTorch."""
 
     def __init__(self, logits: Array, temperature: Array):
         self.logits, self.temperature = as_floats(logits), temperature
@@ -121,32 +133,33 @@ class Rows:
 
 
 def row_parameters(
-    logits: Array,
+    shape: tuple[int, ...],
     temperature: float | Array,
     top_k: int | Array,
     top_p: float | Array,
     min_p: float | Array,
 ) -> tuple[Array, ...]:
-    """Check the parameters of a batch and return each as (B, 1); greedy is the best 1 of all.
+    """Check the parameters of logits (B, V) and return each as (B, 1); greedy is the best 1 of all.
 
     Raises: ValueError for logits that are not (B, V), and as the filters do.
     """
-    if logits.ndim != 2 or logits.shape[1] == 0:
-        raise ValueError(f"logits must be (B, V), V at least 1, got shape {tuple(logits.shape)}")
+    if len(shape) != 2 or shape[1] == 0:
+        raise ValueError(f"logits must be (B, V), V at least 1, got shape {shape}")
+    rows = shape[:1]
     given = (
-        per_row("temperature", temperature, logits, 0, np.inf),
-        per_row("top_k", top_k, logits, 0, np.inf, whole=True),
-        per_row("top_p", top_p, logits, 0, 1),
-        per_row("min_p", min_p, logits, 0, 1),
+        per_row("temperature", temperature, rows, 0, np.inf),
+        per_row("top_k", top_k, rows, 0, np.inf, whole=True),
+        per_row("top_p", top_p, rows, 0, 1),
+        per_row("min_p", min_p, rows, 0, 1),
     )
     greedy = given[0] == 0
     return tuple(
-        np.broadcast_to(np.where(greedy, value, parameter), (len(logits), 1))
+        np.broadcast_to(np.where(greedy, value, parameter), (*rows, 1))
         for value, parameter in zip((1, 1, 1, 0), given, strict=True)
     )
 
 
-def shorten(rows: Rows, top_k: Array, top_p: Array, min_p: Array) -> Shortlist:
+def shorten(rows: AllLogits, top_k: Array, top_p: Array, min_p: Array) -> Shortlist:
     """Return the shortlist of `rows`, with each parameter as (B, 1)."""
     groups = rows.maxima()
     # Dividing by the temperature keeps the order: these are the maxima of what it leaves.
@@ -226,7 +239,7 @@ def _min_p_bound(top: Array, min_p: Array) -> Array:
     return np.maximum(np.nextafter(bound, top.dtype.type(-np.inf)), np.finfo(top.dtype).min)
 
 
-def choose(rows: Rows, uniform: Array, top_k: Array, top_p: Array, min_p: Array) -> Array:
+def choose(rows: AllLogits, uniform: Array, top_k: Array, top_p: Array, min_p: Array) -> Array:
     """Return the ids that uniform numbers (B,) stand for, with each parameter as (B, 1)."""
     table, probabilities, settled = shorten(rows, top_k, top_p, min_p)
     chosen = np.zeros(len(uniform), dtype=np.int64)
@@ -246,7 +259,9 @@ def _weight(logits: Array, top: Array) -> Array:
     return np.exp(distance, out=distance).sum(axis=-1, keepdims=True)
 
 
-def _filtered(logits: Array, top_k: int | Array, top_p: float | Array, min_p: float | Array):
+def _filtered(
+    logits: Array, top_k: int | Array, top_p: float | Array, min_p: float | Array
+) -> Array:
     """Apply the filters in vLLM's order; each sees what the one before left."""
     return keep_top_p(keep_top_k(keep_min_p(logits, min_p), top_k), top_p)
 

@@ -157,7 +157,7 @@ class Architecture:
         experts = n_moe * (self.n_experts + self.n_shared_experts) * self._expert_matrices
         return {
             "embedding": self.vocab_size * d,
-            "positions": self.max_context * d if self.learned_positions else 0,
+            "positions": (self.max_context or 0) * d if self.learned_positions else 0,
             "attention": self._attention_params,
             "mlp": (self.n_layers - n_moe) * self._mlp_matrices * d * self.d_ff + experts,
             "router": n_moe * self.n_experts * d,
@@ -181,8 +181,9 @@ class Architecture:
     @property
     def kv_elements_per_layer(self) -> int:
         """Elements that one layer stores per token: keys and values, or the latent."""
-        if self.latent_dim is not None:
-            return self.latent_dim + self.rope_head_dim
+        if self._latent is not None:
+            latent, rope, _ = self._latent
+            return latent + rope
         return 2 * self.n_kv_heads * self.head_dim
 
     @property
@@ -210,6 +211,17 @@ class Architecture:
         return dataclasses.replace(self, **{"source": "", **changes})
 
     @property
+    def _latent(self) -> tuple[int, int, int] | None:
+        """Sizes of the latent, its rotary key and a value, which come together or not at all."""
+        if self.latent_dim is None or self.rope_head_dim is None or self.v_head_dim is None:
+            return None
+        return self.latent_dim, self.rope_head_dim, self.v_head_dim
+
+    @property
+    def _expert_width(self) -> int:
+        return self.expert_d_ff or 0
+
+    @property
     def _n_moe_layers(self) -> int:
         return self.n_layers - self.n_dense_layers if self.n_experts else 0
 
@@ -219,13 +231,13 @@ class Architecture:
 
     @property
     def _expert_matrices(self) -> int:
-        return self._mlp_matrices * self.d_model * (self.expert_d_ff or 0)
+        return self._mlp_matrices * self.d_model * self._expert_width
 
     @property
     def _expert_biases(self) -> int:
         if not self.expert_bias:
             return 0
-        return (self._mlp_matrices - 1) * self.expert_d_ff + self.d_model
+        return (self._mlp_matrices - 1) * self._expert_width + self.d_model
 
     @property
     def _expert_params(self) -> int:
@@ -238,16 +250,17 @@ class Architecture:
     @property
     def _attention_params(self) -> int:
         d, n, h = self.d_model, self.n_heads, self.head_dim
-        if self.latent_dim is None:
+        if self._latent is None:
             query_and_out = 2 * d * n * h
             key_and_value = 2 * d * self.n_kv_heads * h
             return self.n_layers * query_and_out + len(self.kv_layers) * key_and_value
+        latent, rope, value = self._latent
         query = d * n * h
         if self.q_latent_dim is not None:
             query = (d + n * h) * self.q_latent_dim
-        down = d * (self.latent_dim + self.rope_head_dim)
-        up = self.latent_dim * n * (h - self.rope_head_dim + self.v_head_dim)
-        return self.n_layers * (query + down + up + n * self.v_head_dim * d)
+        down = d * (latent + rope)
+        up = latent * n * (h - rope + value)
+        return self.n_layers * (query + down + up + n * value * d)
 
     @property
     def _norm_params(self) -> int:
@@ -264,11 +277,11 @@ class Architecture:
         biases = self.vocab_size if self.head_bias else 0
         if self.out_bias:
             biases += self.n_layers * self.d_model
-        if self.qkv_bias and self.latent_dim is None:
+        if self.qkv_bias and self._latent is None:
             biases += self.n_layers * self.n_heads * self.head_dim
             biases += len(self.kv_layers) * 2 * self.n_kv_heads * self.head_dim
         elif self.qkv_bias:  # on the down-projections only
-            compressed = self.latent_dim + self.rope_head_dim + (self.q_latent_dim or 0)
+            compressed = self.kv_elements_per_layer + (self.q_latent_dim or 0)
             biases += self.n_layers * compressed
         if self.expert_bias:
             biases += self._n_moe_layers * self.n_experts * (1 + self._expert_biases)
@@ -278,7 +291,7 @@ class Architecture:
             n_moe, inner = self._n_moe_layers, self._mlp_matrices - 1
             biases += (self.n_layers - n_moe) * (inner * self.d_ff + self.d_model)
             if self.n_shared_experts:  # the shared experts are stored as one wide MLP
-                width = self.n_shared_experts * self.expert_d_ff
+                width = self.n_shared_experts * self._expert_width
                 biases += n_moe * (inner * width + self.d_model)
         return biases
 
@@ -320,7 +333,7 @@ class Architecture:
 
     def _check_layers(self, name: str) -> None:
         for layer in getattr(self, name):
-            if not isinstance(layer, Integral) or not 0 <= layer < self.n_layers:
+            if not isinstance(layer, Integral) or int(layer) not in range(self.n_layers):
                 raise ValueError(
                     f"{name} holds {layer!r}, expected layers from 0 to {self.n_layers - 1}"
                 )

@@ -28,12 +28,12 @@ def from_hf_config(config: str | Path | Mapping[str, Any]) -> Architecture:
     """
     given = config if isinstance(config, Mapping) else _read_config(Path(config))
     model_type = given.get("model_type")
-    if model_type not in _HF_DEFAULTS:
+    if not isinstance(model_type, str) or model_type not in _HF_DEFAULTS:
         raise ValueError(
             f"model_type {model_type!r} is not supported; expected one of {', '.join(_HF_DEFAULTS)}"
         )
     given = {_HF_ALIASES.get(key, key): value for key, value in given.items()}
-    values = _HF_COMMON | _HF_DEFAULTS[model_type] | given
+    values: dict[str, Any] = {**_HF_COMMON, **_HF_DEFAULTS[model_type], **given}
     for key in ("num_hidden_layers", "num_attention_heads", "hidden_size"):
         if not isinstance(values[key], int) or values[key] < 1:
             raise ValueError(f"config: {key} must be a positive integer, got {values[key]!r}")

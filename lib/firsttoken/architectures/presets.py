@@ -28,23 +28,17 @@ def _llama(name: str, *shape: Any, source: str, **fields: Any) -> Architecture:
     return Architecture(name, *shape, **{"rope_theta": 10000.0, "source": source, **fields})
 
 
-def _deepseek(name: str, *shape: int, source: str, **fields: Any) -> Architecture:
-    latent = {"latent_dim": 512, "rope_head_dim": 64, "v_head_dim": 128}
-    context = {"max_context": 163840, "rope_theta": 10000.0}
+def _deepseek(name: str, *shape: Any, source: str, **fields: Any) -> Architecture:
+    latent: dict[str, Any] = {"latent_dim": 512, "rope_head_dim": 64, "v_head_dim": 128}
+    context: dict[str, Any] = {"max_context": 163840, "rope_theta": 10000.0}
     return Architecture(name, *shape, **latent, **context, **fields, source=source)
 
 
-def _gemma(name: str, *shape: int, window: int, period: int, **fields: Any) -> Architecture:
+def _gemma(name: str, *shape: Any, window: int, period: int, **fields: Any) -> Architecture:
     """Every `period`-th layer sees everything; the others a window."""
-    return Architecture(
-        name,
-        *shape,
-        tied_embeddings=True,
-        norms_per_layer=4,
-        window=window,
-        local_layers=tuple(i for i in range(shape[0]) if (i + 1) % period),
-        **fields,
-    )
+    gemma: dict[str, Any] = {"tied_embeddings": True, "norms_per_layer": 4, "window": window}
+    gemma["local_layers"] = tuple(i for i in range(shape[0]) if (i + 1) % period)
+    return Architecture(name, *shape, **gemma, **fields)
 
 
 _LLAMA_3 = {"rope_theta": 500000.0}
