@@ -6,11 +6,10 @@ run here without the sandbox, whose own tests are in test_grading.py.
 
 import copy
 import functools
-import os
 import re
 import runpy
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +17,10 @@ import nbclient
 import nbformat
 import numpy as np
 import pytest
+from jupyter_client.manager import AsyncKernelManager
+from jupyter_core.utils import run_sync
 from marking import error, is_explanation, is_test, mark, mistakes, points, release
+from nbformat.v4 import new_code_cell, new_notebook
 from release import write_releases
 
 import tiny_assignment
@@ -203,14 +205,40 @@ def replaced(notebook, sources: dict[str, str]) -> nbformat.NotebookNode:
     return notebook
 
 
-def executed(notebook, folder: Path, student: str = "ada") -> nbformat.NotebookNode:
-    """Run a notebook as the student, in a folder of its own and past every error."""
-    notebook = copy.deepcopy(notebook)
-    environment = os.environ | {"FIRSTTOKEN_STUDENT": student}
-    client = nbclient.NotebookClient(
-        notebook, timeout=120, allow_errors=True, resources={"metadata": {"path": str(folder)}}
-    )
-    return client.execute(env=environment)
+@pytest.fixture(scope="module")
+def executed() -> Iterator[Callable]:
+    """Run a notebook as a student, in a folder of its own and past every error.
+
+    One kernel runs them all, since to start it and to import the library takes longer than most
+    notebooks; each begins without the names of those before.
+    """
+    kernel = AsyncKernelManager(kernel_name="python3")
+
+    def execute(notebook, folder: Path, student: str = "ada") -> nbformat.NotebookNode:
+        notebook = copy.deepcopy(notebook)
+        begin = (
+            f"%reset -f\nimport os\nos.chdir({str(folder)!r})\n"
+            f"os.environ['FIRSTTOKEN_STUDENT'] = {student!r}\ndel os"
+        )
+        notebook.cells.insert(0, new_code_cell(begin))
+        client = nbclient.NotebookClient(notebook, timeout=120, allow_errors=True, km=kernel)
+        client.execute()
+        client.kc.stop_channels()
+        assert error(notebook.cells.pop(0)) == ""
+        return notebook
+
+    yield execute
+    run_sync(kernel.shutdown_kernel)(now=True)
+
+
+def test_a_notebook_sees_no_name_of_the_one_before(executed, tmp_path):
+    seen = new_code_cell("seen = [name for name in ('kept', 'np') if name in globals()]\nseen")
+    kept = new_code_cell("import numpy as np\nkept = 1")
+    for student in ("ada", "grace"):
+        who = new_code_cell("import os\nos.environ['FIRSTTOKEN_STUDENT']")
+        done = executed(new_notebook(cells=[seen, who, kept]), tmp_path, student)
+        results = [cell.outputs[0].data["text/plain"] for cell in done.cells[:2]]
+        assert results == ["[]", repr(student)]
 
 
 def complaints(found: Assignment) -> list[str]:
@@ -317,7 +345,7 @@ def test_make_assignments_writes_releases_and_their_files(tmp_path):
 
 
 @pytest.mark.parametrize("topic", ALL)
-def test_the_reference_gets_everything_and_parameters_are_personal(topic, tmp_path):
+def test_the_reference_gets_everything_and_parameters_are_personal(topic, executed, tmp_path):
     """The solved source, stripped of its markers as a student's file is, for two students."""
     source = assignment(topic).source
     full = {mark(cell)["grade_id"]: mark(cell)["points"] for cell in filter(is_test, source.cells)}
@@ -332,7 +360,7 @@ def test_the_reference_gets_everything_and_parameters_are_personal(topic, tmp_pa
 
 
 @pytest.mark.parametrize("topic", ALL)
-def test_an_empty_submission_gets_no_automatic_points(topic, tmp_path):
+def test_an_empty_submission_gets_no_automatic_points(topic, executed, tmp_path):
     done = executed(release(assignment(topic).source), tmp_path)
     assert points(done) == dict.fromkeys(points(done), 0)
     assert len(mistakes(done)) == len(points(done)) > 0
@@ -341,7 +369,7 @@ def test_an_empty_submission_gets_no_automatic_points(topic, tmp_path):
 @pytest.mark.parametrize(
     ("topic", "name"), [(topic, name) for topic in ALL for name in assignment(topic).wrong]
 )
-def test_a_wrong_submission_gets_part_and_hears_why(topic, name, tmp_path):
+def test_a_wrong_submission_gets_part_and_hears_why(topic, name, executed, tmp_path):
     found = assignment(topic)
     sources, expected, words = found.wrong[name]
     done = executed(replaced(found.source, sources), tmp_path)
@@ -371,12 +399,12 @@ def kept_share(weight, n_heads, n_kv_heads):
         ),
     ],
 )
-def test_another_right_answer_gets_everything(topic, sources, tmp_path):
+def test_another_right_answer_gets_everything(topic, sources, executed, tmp_path):
     done = executed(replaced(assignment(topic).source, sources), tmp_path)
     assert mistakes(done) == {}
 
 
-def test_the_pool_and_cache_of_paging_run_under_the_engine_of_batching(tmp_path):
+def test_the_pool_and_cache_of_paging_run_under_the_engine_of_batching(executed, tmp_path):
     """As the text of batching tells a class that has written both, with the adapter it prints."""
     paging, batching = assignment("paging").source, assignment("batching").source
     solved = {cell.id: cell.source for cell in [*paging.cells, *batching.cells]}
