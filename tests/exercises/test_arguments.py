@@ -9,6 +9,10 @@ from exercises.test_placements import asked
 from firsttoken.exercises import Question, check, check_test, hint, placement, quiz
 
 
+def one(rng):
+    return (1,)
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -26,6 +30,10 @@ from firsttoken.exercises import Question, check, check_test, hint, placement, q
         (lambda: check(abs, abs, inputs=[(x for x in "a")]), r"inputs\[0\] must be"),
         (lambda: check(abs, abs, inputs=[((x for x in "a"),)]), "copyable"),
         (lambda: check(abs, abs, inputs=[(1,)], mistakes=[(1, "m")]), "must be a function"),
+        (lambda: check(1, 1, random=abs), "got no inputs"),
+        (lambda: check(abs, abs, inputs=[(1,)], random=3), "random must be a function"),
+        (lambda: check(abs, abs, inputs=[(1,)], random=lambda rng: 3), "random must return"),
+        (lambda: check(abs, abs, inputs=[(1,)], random=one, n_random=0), "n_random must be"),
         (lambda: check_test(good_test, 3, MUTANTS), "correct must be"),
         (lambda: check_test(good_test, abs, {}), "mutants must"),
         (lambda: check_test(good_test, abs, {"a": 1}), "mutant 'a' must"),

@@ -58,3 +58,14 @@ def test_torch_tensors_are_numbers():
 def test_objects_equal_to_everything_do_not_pass(wrong):
     for want in (1.0, True, ["x"], {"a": "x"}, None, Cost(1, "a"), {1, 2}):
         assert not check(wrong, want)
+
+
+def test_booleans_in_any_collection():
+    """What can be told apart from numbers: a list of bools is right, ones and zeros are not."""
+    want = np.array([True, False])
+    for right in ([True, False], (True, False), [np.True_, np.False_], want):
+        assert check(right, want)
+    for wrong in ([1, 0], np.array([1, 0]), [1.0, 0.0], [True], [[True, False]], [True, None]):
+        assert not check(wrong, want)
+    assert not check([True, AlwaysEqual()], want)
+    assert check([[True], [False]], want[:, None])

@@ -104,3 +104,71 @@ def test_an_expected_value_error():
 
     assert check(positive, positive, inputs=[(1,), (-1,)])
     assert "should raise ValueError" in check(abs, positive, inputs=[(1,), (-1,)]).message
+
+
+def squares(rng):
+    return (int(rng.integers(-9, 10)),)
+
+
+def test_random_inputs_stand_beside_the_listed_ones():
+    """A function that is right on the listed inputs alone is caught, and the input is shown."""
+
+    def square(x):
+        return x * x
+
+    def lucky(x):
+        return 2 * x if x in (0, 2) else x * x + (x < -5)
+
+    assert check(lucky, square, inputs=[(0,), (2,)])
+    result = check(lucky, square, inputs=[(0,), (2,)], random=squares)
+    assert result.status == "wrong"
+    (label, call), (_, mine), (_, right) = result.rows
+    assert label == "An input drawn at random"
+    x = int(call.removeprefix("lucky(").removesuffix(")"))
+    assert x < -5 and (mine, right) == (str(x * x + 1), str(x * x))
+    right = check(square, square, inputs=[(0,), (2,)], random=squares)
+    assert "all 2 inputs and on 50 more, drawn at random" in right.message
+    assert (
+        "the input and on 3 more"
+        in check(abs, abs, inputs=[(0,)], random=squares, n_random=3).message
+    )
+
+
+def test_random_inputs_are_the_same_for_one_seed():
+    def inputs(**options):
+        seen = []
+        check(lambda x: seen.append(x), abs, inputs=[(0,)], random=squares, **options)
+        return seen[1:]
+
+    assert inputs() == inputs(seed=0) != inputs(seed=1)
+    assert (len(inputs()), len(inputs(n_random=7))) == (50, 7)
+
+
+def test_the_shortest_input_that_fails_is_shown():
+    result = check(
+        lambda xs: 0 if xs else 1,
+        lambda xs: len(xs) if xs else 1,
+        inputs=[([],)],
+        random=lambda rng: (rng.integers(0, 9, rng.integers(0, 30)).tolist(),),
+    )
+    assert dict(result.rows)["An input drawn at random"].count(",") <= 1
+
+
+def test_a_listed_input_that_fails_comes_first_and_tells_the_mistake():
+    """A random input on which two mistakes part must not hide the message of a listed one."""
+    mistakes = [(lambda x: 2 * x, "Not twice.")]
+    result = check(
+        lambda x: 2 * x + (x < 0), lambda x: x * x, inputs=[(3,)], random=squares, mistakes=mistakes
+    )
+    assert result.message == "Not twice."
+    assert result.rows[0] == ("Input 1 of 1", "<lambda>(3)")
+    only_random = check(
+        lambda x: x, abs, inputs=[(3,)], random=squares, mistakes=[(lambda x: x, "And below 0?")]
+    )
+    assert only_random.message == "And below 0?"
+    assert only_random.rows[0][0] == "An input drawn at random"
+
+
+def test_a_random_input_that_hangs_on_a_cell_that_did_not_run_is_open():
+    result = check(abs, abs, inputs=[(1,)], random=lambda rng: missing_name)  # noqa: F821
+    assert result.status == "open"

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from firsttoken.exercises.arguments import mistake_pairs, require_text, require_tolerances
-from firsttoken.exercises.functions import function_judge, run
-from firsttoken.exercises.results import Result
+from firsttoken.exercises.functions import draw_inputs, function_judge, run
+from firsttoken.exercises.results import Result, unable
 from firsttoken.exercises.text import READER_ERRORS, describe, error_row, show
 from firsttoken.exercises.values import value_judge
 
@@ -19,6 +19,9 @@ def check(
     *,
     unit: str = "",
     inputs: Sequence[tuple | dict] | None = None,
+    random: Callable[[np.random.Generator], tuple | dict] | None = None,
+    n_random: int = 50,
+    seed: int = 0,
     rtol: float = 1e-3,
     atol: float = 0.0,
     mistakes: Sequence[tuple[Any, str]] = (),
@@ -36,7 +39,9 @@ def check(
     With `inputs`, `answer` is the reader's function and `expected` the right one. Both are called
     on copies of every input (a tuple of arguments or a dict of keyword arguments) and must return
     the same, leave the arguments in the same state, and raise ValueError on the same inputs.
-    `mistakes` then pairs wrong functions with messages.
+    `mistakes` then pairs wrong functions with messages. With `random`, a function that draws one
+    more input from a generator, they must agree on `n_random` such inputs, too: always the same
+    ones for one `seed`. Of those that fail the shortest is shown.
 
     A value x is right where |x - expected| <= atol + rtol * |expected|.
 
@@ -52,15 +57,26 @@ def check(
         Input 2 of 2: <lambda>(3)
         Your result: 6
         Expected: 9
+    >>> check(lambda x: x, abs, inputs=[(2,)], random=lambda rng: (int(rng.integers(-9, 9)),))
+    ✗ Not yet. The value is wrong.
+        An input drawn at random: <lambda>(-5)
+        Your result: -5
+        Expected: 5
     """
     require_text("name", name, empty=True)
     require_text("unit", unit, empty=True)
     require_tolerances(rtol, atol)
-    mistakes = mistake_pairs(mistakes)
+    pairs = mistake_pairs(mistakes)
     if inputs is None:
-        judge = value_judge(expected, unit, rtol, atol, mistakes)
+        if random is not None:
+            raise ValueError("random inputs stand beside listed ones; got no inputs")
+        judge = value_judge(expected, unit, rtol, atol, pairs)
     else:
-        judge = function_judge(expected, inputs, rtol, atol, mistakes)
+        try:
+            drawn = draw_inputs(random, n_random, seed) if random is not None else []
+            judge = function_judge(expected, inputs, drawn, rtol, atol, pairs)
+        except NameError as error:  # of a variable of the reader's that `random` draws from
+            judge = unable(error)
     try:
         result = judge(answer)
     except READER_ERRORS as error:

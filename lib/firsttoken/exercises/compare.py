@@ -69,8 +69,11 @@ def first_difference(got: Any, want: Any, rtol: float, atol: float, where: str =
             return f"{where}expected True or False, {kind_of(got)}"
         return "" if bool(got) == bool(want) else f"{where}expected {bool(want)}."
     if isinstance(want, np.ndarray):
+        kind = f"{where}expected an array of {want.dtype}, {kind_of(got)}"
+        if isinstance(got, list | tuple):  # of booleans, say; of anything else the kind differs
+            got = np.asarray(got)
         if type(got) is not np.ndarray or got.dtype.kind != want.dtype.kind:
-            return f"{where}expected an array of {want.dtype}, {kind_of(got)}"
+            return kind
         if got.shape != want.shape:
             return f"{where}the shape is {got.shape}; expected {want.shape}."
         if np.array_equal(got, want):

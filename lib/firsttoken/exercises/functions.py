@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from firsttoken.checks import check_count
 from firsttoken.exercises.compare import as_number, first_difference, within
 from firsttoken.exercises.results import Result, unable
 from firsttoken.exercises.text import READER_ERRORS, describe, sentence, show, type_row
@@ -33,11 +34,12 @@ def run(function: Callable, arguments: tuple[tuple, dict], copied: bool = True) 
 def function_judge(
     reference: Callable,
     inputs: Sequence[tuple | dict],
+    drawn: Sequence[tuple | dict],
     rtol: float,
     atol: float,
     mistakes: list[tuple[Any, str]],
 ) -> Callable[[Any], Result]:
-    """Return the judge of a function; the author's arguments are checked here."""
+    """Return the judge of a function; `drawn` are random inputs that come after the listed ones."""
     if not callable(reference):
         raise ValueError(f"expected must be a function where inputs are given: {show(reference)}")
     if not isinstance(inputs, list | tuple) or not inputs:
@@ -48,7 +50,10 @@ def function_judge(
     for wrong, message in mistakes:
         if not callable(wrong):
             raise ValueError(f"mistake {message!r} must be a function; got {show(wrong)}")
-    calls = [((), given) if isinstance(given, dict) else (given, {}) for given in inputs]
+    n_listed = len(inputs)
+    calls: list[tuple[tuple, dict]] = [
+        ((), given) if isinstance(given, dict) else (given, {}) for given in (*inputs, *drawn)
+    ]
     try:
         copy.deepcopy(calls)
     except READER_ERRORS as error:
@@ -71,14 +76,42 @@ def function_judge(
             text = "The function returns nothing. Write it (or is a `return` missing?)."
             return Result("open", text)
         problems = [_call_difference(g, w, rtol, atol) for g, w in zip(gots, wants, strict=True)]
-        if not any(problems):
-            many = f"all {len(calls)} inputs" if len(calls) > 1 else "the input"
-            return Result("right", f"Your function agrees on {many}.")
-        message = _known_function_mistake(gots, wants, calls, mistakes, rtol, atol)
-        i = next(i for i, problem in enumerate(problems) if problem)
-        return Result("wrong", message or problems[i], _call_rows(function, i, calls, gots, wants))
+        failed = [i for i, problem in enumerate(problems) if problem]
+        if not failed:
+            return Result("right", f"Your function agrees on {_how_many(n_listed, len(drawn))}.")
+        # The listed inputs are chosen to tell mistakes apart; the random ones, to let none through.
+        n_told = n_listed if failed[0] < n_listed else len(calls)
+        message = _known_function_mistake(
+            gots[:n_told], wants[:n_told], calls[:n_told], mistakes, rtol, atol
+        )
+        rows = [_call_rows(function, calls[i], gots[i], wants[i]) for i in failed]
+        if failed[0] < n_listed:
+            shown, place = 0, f"Input {failed[0] + 1} of {n_listed}"
+        else:
+            shown = min(range(len(failed)), key=lambda i: len(rows[i][0]))
+            place = "An input drawn at random"
+        call, mine, right = rows[shown]
+        labels = ((place, call), ("Your result", mine), ("Expected", right))
+        return Result("wrong", message or problems[failed[shown]], labels)
 
     return judge
+
+
+def draw_inputs(random: Any, n: int, seed: int) -> list[tuple | dict]:
+    """Return n inputs from the author's `random(rng)`, the same ones whenever the seed is."""
+    if not callable(random):
+        raise ValueError(f"random must be a function of a generator; got {show(random)}")
+    rng = np.random.default_rng(seed)
+    drawn = [random(rng) for _ in range(check_count("n_random", n, at_least=1))]
+    for given in drawn:
+        if not isinstance(given, tuple | dict):
+            raise ValueError(f"random must return a tuple or a dict; got {show(given)}")
+    return drawn
+
+
+def _how_many(n_listed: int, n_drawn: int) -> str:
+    listed = f"all {n_listed} inputs" if n_listed > 1 else "the input"
+    return f"{listed} and on {n_drawn} more, drawn at random" if n_drawn else listed
 
 
 def _call_difference(got: _Call, want: _Call, rtol: float, atol: float) -> str:
@@ -130,21 +163,12 @@ def _known_function_mistake(
 
 
 def _call_rows(
-    function: Callable,
-    i: int,
-    calls: list[tuple[tuple, dict]],
-    gots: list[_Call],
-    wants: list[_Call],
-) -> tuple[tuple[str, str], ...]:
-    """Return the failing input with the reader's and the right result."""
-    args, kwargs = calls[i]
+    function: Callable, call: tuple[tuple, dict], got: _Call, want: _Call
+) -> tuple[str, str, str]:
+    """Return a call, the reader's result and the right one, each in one line."""
+    args, kwargs = call
     given = [show(a) for a in args] + [f"{k}={show(v)}" for k, v in kwargs.items()]
     title = getattr(function, "__name__", "your_function")
-    got, want = gots[i], wants[i]
     mine = describe(got.error, function) if got.error is not None else show(got.value)
     right = describe(want.error) if want.error is not None else show(want.value)
-    return (
-        (f"Input {i + 1} of {len(calls)}", f"{title}({', '.join(given)})"),
-        ("Your result", mine),
-        ("Expected", right),
-    )
+    return f"{title}({', '.join(given)})", mine, right
