@@ -24,6 +24,13 @@ QUIZZES = {
     "rate": quiz("Bandwidth?", answer=3.35e12, unit="B/s"),
     "percent": quiz("Share?", answer=80, unit="%"),
     "time": quiz("Step?", answer=8.02, unit="ms", rtol=0),
+    "share": quiz(
+        "Which share?",
+        answer=246 / 460,
+        rtol=1e-3,
+        mistakes=[(246 / 464, "15 steps."), (0.54, "?")],
+    ),
+    "stall": quiz("How long?", answer=128, unit="ms", rtol=0.06, mistakes=[(6, "For all.")]),
     "one": quiz(
         "Which is read once per step?",
         ["weights & biases", "cache <K>", "a $5 bill", "`logits`"],
@@ -49,6 +56,8 @@ TABLE = """\
 0.8|79.5|8.02|8.02 ms|8.02ms|0.00802 s|8020 us|8020 µs|8020 μs|8.020000001|constructor
 4 constructor|4 __proto__|４|٣|4\u00a0GiB|4.295 gb|4 GB GB|1 2 3|1 234|12 345.5|12 345 6
 <b>4</b>|4\tGB|100|100 ns|0.1249|7.45e-9
+2/3|8/2 GiB|246/460|246 / 464|1/0|1/|/2|1/2/3|4/GB|1 /2 e|1/2.5.1|-1/2|1/-2|8,590/2,000 GB|320/400
+0.53|0.535|0.54|0.5302|0.13|0.128|0.127|128|130|128 s|128000|2.13|
 """
 
 
@@ -195,3 +204,29 @@ def test_a_rough_answer_has_no_rough_mistakes():
     days = quiz("How many days?", answer=64, rtol=0.5, mistakes=[(512, "Eight GPUs each.")])
     assert days.grade("40")[0] and days.grade("512")[1].endswith("Eight GPUs each.")
     assert "Eight" not in days.grade("365")[1]
+
+
+def test_a_quotient_is_a_number():
+    third = quiz("Which share?", answer=2 / 3)
+    assert third.grade("2/3")[0] and third.grade("2 / 3")[0] and third.grade("200/3 %")[0]
+    assert not third.grade("3/2")[0]
+    assert "cannot" not in third.grade("1/0")[1] and "can be read" in third.grade("1/0")[1]
+    assert quiz("Rate?", answer=2, unit="GB/s").grade("4/2 GB/s")[0]
+
+
+def test_a_rough_guess_in_another_unit_is_told_so():
+    stall = QUIZZES["stall"]
+    assert stall.grade("0.13")[1] == "Not yet. That is the answer in s; the question asks for ms."
+    assert "in µs" in stall.grade("126000")[1]
+    assert stall.grade("0.2")[1] == "Not yet. Too small, by more than a factor of 10."
+    assert stall.grade("256")[1] == "Not yet. Too large.", "twice as much may be a guess"
+
+
+def test_the_right_answer_rounded_is_told_so():
+    """It may lie near a listed mistake, which nobody made."""
+    share = QUIZZES["share"]
+    assert share.grade("0.53")[1] == "Not yet. Right, but rounded too far: it must be within 0.1 %."
+    assert share.grade("0.5302")[1] == "Not yet. 15 steps."
+    assert share.grade("0.535")[0]
+    exact = quiz("?", answer=8.04, rtol=1e-3, mistakes=[(8.0, "Twice four.")])
+    assert exact.grade("8.0")[1] == "Not yet. Twice four."

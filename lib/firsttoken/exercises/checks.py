@@ -131,6 +131,9 @@ def _judge_test(test: Any, correct: Callable, mutants: Mapping[str, Callable]) -
         call = run(test, ((implementation,), {}), copied=False)
         if call.error is None and isinstance(call.value, bool | np.bool_) and not call.value:
             return AssertionError("the test returned False")
+        bools = isinstance(call.value, np.ndarray) and call.value.dtype == bool
+        if bools and not call.value.all():  # of `return a == b`, where a and b are arrays
+            return AssertionError("the test returned an array with False in it")
         return call.error
 
     on_correct = complaint(correct)

@@ -6,6 +6,7 @@ const NUMBER = new RegExp(
     `((?:\\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)${BLANK}([^]*?)${BLANK}$`,
 );
 
+const valueOf = (parts) => Number(parts[1] + parts[2].replace(/[^0-9]/g, "") + parts[3]);
 const within = (x, value, rtol, atol) => Math.abs(x - value) <= atol + rtol * Math.abs(value);
 
 // Each grader returns [verdict, indices of the messages to show].
@@ -13,13 +14,20 @@ const gradeNumber = (quiz, text) => {
   if (new RegExp(`^${BLANK}$`).test(text)) return ["open", [quiz.empty]];
   const parts = NUMBER.exec(text.replace(/\u2212/g, "-"));
   if (!parts || /^[0-9.,_]/.test(parts[4])) return ["open", [quiz.unreadable]];
-  const unit = parts[4];
+  let [number, unit] = [valueOf(parts), parts[4]];
+  const below = unit.startsWith("/") ? NUMBER.exec(unit.slice(1)) : null;
+  if (below) {  // a quotient, as "2/3"
+    if (valueOf(below) === 0 || /^[0-9.,_]/.test(below[4])) return ["open", [quiz.unreadable]];
+    [number, unit] = [number / valueOf(below), below[4]];
+  }
   if (unit && !Object.hasOwn(quiz.units, unit)) return ["open", [quiz.unknown_unit]];
-  const number = Number(parts[1] + parts[2].replace(/[^0-9]/g, "") + parts[3]);
   const x = unit ? number * quiz.units[unit] : number;
   if (!Number.isFinite(x)) return ["open", [quiz.unreadable]];
   if (within(x, quiz.expected, quiz.rtol, quiz.atol)) return ["right", quiz.right];
-  const mistake = quiz.mistakes.find(([value]) => within(x, value, quiz.slip, quiz.atol));
+  const listed = (rtol, atol) => quiz.mistakes.find(([value]) => within(x, value, rtol, atol));
+  const mistake =
+    listed(quiz.exact, 0) ??
+    (quiz.roundings.includes(x) ? [x, quiz.directions.rounded] : listed(quiz.slip, quiz.atol));
   if (mistake) return ["wrong", [quiz.not_yet, mistake[1]]];
   let best = null;
   let distance = quiz.near;

@@ -20,7 +20,7 @@ from firsttoken.exercises.typed_numbers import (
     typed_units,
     unknown_unit,
 )
-from firsttoken.exercises.values import CLOSE, NEAR, SLIP, Target, diagnoses
+from firsttoken.exercises.values import CLOSE, EXACT, SLIP, Target
 
 
 class Quiz:
@@ -184,7 +184,9 @@ def _number_quiz(
         "expected": float(want),
         "rtol": rtol,
         "atol": atol,
-        "near": NEAR,
+        "near": target.near(),
+        "exact": EXACT,
+        "roundings": target.roundings(),
         "slip": min(rtol, SLIP),
         "close": CLOSE,
         "units": typed_units(unit),
@@ -194,10 +196,7 @@ def _number_quiz(
         "unreadable": 3,
         "unknown_unit": 4,
         "mistakes": [(float(value), index(message)) for value, message in wrong],
-        "diagnoses": [
-            (float(value), index(message))
-            for value, message in (diagnoses(want, unit) if rtol <= SLIP else ())
-        ],
+        "diagnoses": [(float(value), index(message)) for value, message in target.slips()],
         "directions": {key: index(message) for key, message in target.directions().items()},
         "target": target,
     }

@@ -1,4 +1,4 @@
-"""Numbers as readers type them, with their units: "4 GiB", "1,234.5", "80 %"."""
+"""Numbers as readers type them, with their units: "4 GiB", "1,234.5", "2/3", "80 %"."""
 
 import math
 import re
@@ -23,7 +23,9 @@ _NUMBER = re.compile(
     r"([+-]?)([0-9]{1,3}(?:[,_ \u00a0\u202f][0-9]{3})+(?![0-9])|[0-9]+|(?=\.[0-9]))"
     r"((?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)[ \t\n\r\u00a0\u202f]*([\s\S]*)"
 )
-UNREADABLE = "That is not a number that can be read here. Write it like 1234.5, 1,234.5 or 1.2e9."
+UNREADABLE = (
+    "That is not a number that can be read here. Write it like 1234.5, 1,234.5, 2/3 or 1.2e9."
+)
 
 
 def family_of(unit: str) -> dict[str, float]:
@@ -69,9 +71,18 @@ def parse(text: str, unit: str) -> tuple[float, str]:
     found = _NUMBER.fullmatch(text) if len(text) <= MAX_TYPED else None
     if not found or re.match("[0-9.,_]", found[4]):
         return math.nan, UNREADABLE
+    number, rest = _value_of(found), found[4]
+    below = _NUMBER.fullmatch(rest[1:].lstrip(BLANKS)) if rest[:1] == "/" else None
+    if below:  # a quotient, as "2/3"
+        if _value_of(below) == 0 or re.match("[0-9.,_]", below[4]):
+            return math.nan, UNREADABLE
+        number, rest = number / _value_of(below), below[4]
     scales = typed_units(unit)
-    if found[4] and found[4] not in scales:
+    if rest and rest not in scales:
         return math.nan, unknown_unit(unit)
-    number = float(found[1] + re.sub("[^0-9]", "", found[2]) + found[3])
-    number = number * scales[found[4]] if found[4] else number
+    number = number * scales[rest] if rest else number
     return (number, "") if math.isfinite(number) else (math.nan, UNREADABLE)
+
+
+def _value_of(found: re.Match[str]) -> float:
+    return float(found[1] + re.sub("[^0-9]", "", found[2]) + found[3])

@@ -14,6 +14,8 @@ from firsttoken.exercises.typed_numbers import SIZES, family_of, parse
 
 NEAR = 5e-3  # how well a wrong answer must fit a diagnosis
 SLIP = 0.03  # how well it must fit a listed mistake, where the answer itself may be rough
+FAR = 30  # other units that are so much larger or smaller show in a rough guess, too
+EXACT = 1e-12  # the same number, up to its last bits
 CLOSE = 0.05  # within this of the answer: rounding is the likeliest mistake
 
 
@@ -98,16 +100,44 @@ class Target:
         return within(got, self.want, self.rtol, self.atol)
 
     def known_mistake(self, got: np.ndarray) -> str:
-        """Return the author's message for this wrong value, "" if it is not listed."""
+        """Return the message for a wrong value that is listed, or rounded; "" if it is neither.
+
+        The right answer to two digits may lie near a listed mistake; only what is exactly that
+        mistake is taken for it.
+        """
+        exact = [m for value, m in self.mistakes if within(got, value, EXACT, 0.0)]
+        rounded = [self.directions()["rounded"] for value in self.roundings() if got == value]
         near = min(self.rtol, SLIP)
-        return first_of(m for value, m in self.mistakes if within(got, value, near, self.atol))
+        close = [m for value, m in self.mistakes if within(got, value, near, self.atol)]
+        return first_of([*exact, *rounded, *close])
+
+    def roundings(self) -> list[float]:
+        """Return the right number to two and to three digits, where that is too rough."""
+        if self.want.ndim or not np.isfinite(self.want) or self.rtol > SLIP:
+            return []
+        rounded = [float(f"{float(self.want):.{digits}g}") for digits in (2, 3)]
+        return [x for x in rounded if not self.is_right(np.asarray(x))]
+
+    def near(self) -> float:
+        """Return how well a number must fit one of the slips."""
+        return NEAR if self.rtol <= SLIP else SLIP
+
+    def slips(self) -> list[tuple[np.ndarray, str]]:
+        """Return the diagnoses that need no author; of a rough guess, that of another unit."""
+        if self.rtol <= SLIP:
+            return diagnoses(self.want, self.unit)
+        return [
+            (value, message)
+            for value, message in unit_slips(self.want, self.unit)
+            if not 1 / FAR < float(np.max(np.abs(value / self.want))) < FAR
+        ]
 
     def slip(self, got: np.ndarray) -> str | None:
         """Return the best fitting diagnosis of those that need no author."""
-        if got.shape != self.want.shape or self.rtol > SLIP:  # a rough guess is no slip
+        if got.shape != self.want.shape:
             return None
-        best, distance = None, NEAR
-        for value, message in diagnoses(self.want, self.unit):
+        best, distance = None, self.near()
+        for value, message in self.slips():
             with np.errstate(all="ignore"):
                 d = float(np.max(np.abs(got - value) / np.abs(value)))
             if d < distance:
@@ -119,6 +149,7 @@ class Target:
         return {
             "almost": f"Close, within {CLOSE * 100:g} %, but it must be within "
             f"{self.rtol * 100:.2g} %. Was something rounded on the way?",
+            "rounded": f"Right, but rounded too far: it must be within {self.rtol * 100:.2g} %.",
             "sign": "The sign is wrong.",
             "far_large": "Too large, by more than a factor of 10.",
             "large": "Too large.",
@@ -158,14 +189,8 @@ def _judge_number(
 
 def diagnoses(want: np.ndarray, unit: str) -> list[tuple[np.ndarray, str]]:
     """Return (wrong value, message) pairs for the slips that any number can suffer."""
-    family = family_of(unit)
     sizes = unit.partition("/")[0] in SIZES
-    found = []
-    for other, scale in family.items():
-        message = f"That is the answer in {other}; the question asks for {unit}."
-        if sizes and ("i" in other.partition("/")[0]) != ("i" in unit.partition("/")[0]):
-            message += " (1 GB is 10⁹ bytes, 1 GiB is 2³⁰ bytes.)"
-        found.append((want / scale, message))
+    found = unit_slips(want, unit)
     if unit == "":
         found.append((want * 100, "100 times too large: is that in percent?"))
     if unit == "%":
@@ -193,10 +218,22 @@ def diagnoses(want: np.ndarray, unit: str) -> list[tuple[np.ndarray, str]]:
     found.append((-want, "The sign is wrong."))
     with np.errstate(all="ignore"):
         found.append((1 / want, "Upside down: this is 1 divided by the right answer."))
-    return [
-        (value, message)
-        for value, message in found
-        if np.all(np.isfinite(value))
-        and np.all(value != 0)
-        and not within(value, want, 2 * NEAR, 0.0)
-    ]
+    return [(value, message) for value, message in found if _tells(value, want)]
+
+
+def unit_slips(want: np.ndarray, unit: str) -> list[tuple[np.ndarray, str]]:
+    """Return (wrong value, message) for the right answer in each other unit of its family."""
+    head = unit.partition("/")[0]
+    found = []
+    for other, scale in family_of(unit).items():
+        message = f"That is the answer in {other}; the question asks for {unit}."
+        if head in SIZES and ("i" in other.partition("/")[0]) != ("i" in head):
+            message += " (1 GB is 10⁹ bytes, 1 GiB is 2³⁰ bytes.)"
+        found.append((want / scale, message))
+    return [(value, message) for value, message in found if _tells(value, want)]
+
+
+def _tells(value: np.ndarray, want: np.ndarray) -> bool:
+    """Return whether a wrong value is a number that can be told from zero and the right one."""
+    usable = np.all(np.isfinite(value)) and np.all(value != 0)
+    return bool(usable) and not within(value, want, 2 * NEAR, 0.0)
