@@ -9,6 +9,7 @@ import functools
 import re
 import statistics
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,7 @@ import pytest
 import yaml
 from pybtex.database import parse_file
 
+from chapter_answers import ANSWERS, Answer
 from test_frame import forbidden_complaints
 
 ROOT = Path(__file__).parents[1]
@@ -354,41 +356,61 @@ for ft_box in ft_boxes:
 """
 
 
-def run_chapter(chapter: Chapter, folder: Path) -> tuple[dict[tuple[str, str], bool], str]:
-    """Run a notebook once; return {(number, "stub" or "solution"): what its check says}, errors.
+def run_chapter(
+    chapter: Chapter, folder: Path, answers: Sequence[Answer] = ()
+) -> tuple[dict[tuple[str, str], bool], dict[Answer, str], str]:
+    """Run a notebook once; return {(number, "stub" or "solution"): what its check says}, and more.
 
-    The check runs where it stands, with the stub, and once more after the solution. The errors are
-    those of sliders that are moved at the end: a later cell may have taken a name that they use.
+    The check runs where it stands, with the stub, after each of the answers to its exercise, and
+    once more after the solution. What it says of the answers is the second result. The third is
+    the errors of sliders that are moved at the end: a later cell may have taken a name of theirs.
     """
     notebook = copy.deepcopy(chapter.notebook)
     keep, move = map(nbformat.v4.new_code_cell, (KEEP_BOXES, MOVE_SLIDERS))
-    probes, insert_after = {}, {}
+    probes, insert_after, answered = {}, {}, {}
     for number, parts in exercise_cells(chapter).items():
         (check,), (solution,) = parts["check"], parts["solution"]
         tree = parsed(notebook.cells[check])
-        report = f"print('passed' if ({ast.unparse(tree.body.pop().value)}) else 'failed')"
+        report = (
+            f"ft_result = {ast.unparse(tree.body.pop().value)}\n"
+            "print('passed' if ft_result else 'failed', getattr(ft_result, 'message', ''))"
+        )
         probe = nbformat.v4.new_code_cell(f"{ast.unparse(tree)}\n{report}")
         notebook.cells[check] = probes[number, "stub"] = probe
-        insert_after[solution] = probes[number, "solution"] = copy.deepcopy(probe)
+        probes[number, "solution"] = copy.deepcopy(probe)
+        insert_after[solution] = [probes[number, "solution"]]
+        insert_after[check] = []
+        for answer in answers:
+            if answer.exercise == number:
+                answered[answer] = copy.deepcopy(probe)
+                given = nbformat.v4.new_code_cell(answer.source)
+                insert_after[check] += [given, answered[answer]]
     for index in sorted(insert_after, reverse=True):
-        notebook.cells.insert(index + 1, insert_after[index])
+        notebook.cells[index + 1 : index + 1] = insert_after[index]
     notebook.cells = [keep, *notebook.cells, move]
     client = nbclient.NotebookClient(
         notebook, timeout=120, resources={"metadata": {"path": str(folder)}}
     )
     client.execute()
-    texts = {
-        key: "".join(out.get("text", "") for out in probe.outputs).splitlines()[-1]
-        for key, probe in probes.items()
-    }
-    verdicts = {key: {"passed": True, "failed": False}[text] for key, text in texts.items()}
-    return verdicts, "".join(out.get("text", "") for out in move.outputs)
+
+    def said(cell) -> str:
+        return "".join(out.get("text", "") for out in cell.outputs).splitlines()[-1]
+
+    words = {"passed": True, "failed": False}
+    verdicts = {key: words[said(probe).split()[0]] for key, probe in probes.items()}
+    errors = "".join(out.get("text", "") for out in move.outputs)
+    return verdicts, {a: said(probe) for a, probe in answered.items()}, errors
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_stubs_fail_solutions_pass_and_sliders_move_at_the_end(path):
-    verdicts, errors = run_chapter(read(path), path.parent)
+    """Beside them, answers that readers gave: wrong ones fail, unusual right ones pass."""
+    answers = [answer for answer in ANSWERS if answer.chapter == path.stem]
+    verdicts, answered, errors = run_chapter(read(path), path.parent, answers)
     assert verdicts == {key: key[1] == "solution" for key in verdicts}
+    assert len(answered) == len(answers), "an answer to an exercise that is not there"
+    wrong = [(a.what, said) for a, said in answered.items() if not said.startswith(a.expected)]
+    assert wrong == []
     assert errors == ""
 
 
@@ -592,5 +614,5 @@ def test_a_slider_that_a_later_cell_breaks_is_found(tmp_path):
     )
     for later, found in (("rise = 2", False), ("slope = None", True)):
         notebook = nbformat.v4.new_notebook(cells=[code(figure), code(later)])
-        _, errors = run_chapter(Chapter("chapter", notebook), tmp_path)
+        *_, errors = run_chapter(Chapter("chapter", notebook), tmp_path)
         assert ("TypeError" in errors) == found and bool(errors) == found

@@ -1,0 +1,276 @@
+"""Answers that readers gave to the exercises: wrong ones that must fail, unusual ones that pass."""
+
+from typing import NamedTuple
+
+
+class Answer(NamedTuple):
+    """`source` is run in place of the stub; what the check says must begin with `expected`."""
+
+    chapter: str
+    exercise: str
+    what: str
+    expected: str
+    source: str
+
+
+def loop(test: str) -> str:
+    """Return a greedy loop that ends where `test` holds."""
+    return f"""
+def greedy_loop(model, prompt, n, eos_id):
+    cache, new, unread = model.new_cache(capacity=len(prompt) + n), [], prompt
+    while len(new) < n:
+        new.append(int(model([unread], cache)[0, -1].argmax()))
+        unread = new[-1:]
+        if {test}:
+            break
+    return new
+"""
+
+
+WINDOW_TEST = """
+def window_test(implementation):
+    def seen(query, window, sinks):
+        return [k for k in range(12) if implementation(query, k, window, sinks)]
+
+    assert seen(9, 3, 0) == [7, 8, 9]
+    assert seen(9, 3, 2) == [0, 1, 7, 8, 9]
+    assert seen(1, 3, 0) == seen(1, 3, 4) == [0, 1]
+"""
+
+NUCLEUS_TEST = """
+def nucleus_test(implementation):
+    for probabilities, p, expected in (
+        ([0.75, 0.25], 0.5, [True, False]),
+        ([0.125, 0.5, 0.25, 0.125], 0.75, [False, True, True, False]),
+        ([0.25, 0.25, 0.25, 0.25], 0.5, [True, True, False, False]),
+        ([0.25, 0.75], 0.5, [False, True]),
+    ):
+        assert list(implementation(np.array(probabilities), p)) == expected
+"""
+
+
+def is_time(pattern: str) -> str:
+    return f'def is_time(text):\n    return accepts(Regex("{pattern}"), text)\n'
+
+
+ROUND_TEST = """
+def round_test(implementation):
+    got = with_round(implementation, TOY_TARGET, TOY_DRAFT, 2)
+    assert np.allclose(got, plainly(TOY_TARGET, -1, 3))
+"""
+
+
+def one_round(judge: str, after: str = "pass", before: str = "pass") -> str:
+    """Return a round that keeps a guess where `judge` holds."""
+    return f"""{ROUND_TEST}
+def repaired_round(target, draft, tokens, rng):
+    {before}
+    for i, token in enumerate(tokens):
+        accept, residual = acceptance_rule(target[i], draft[i])
+        if not {judge}:
+            return [*tokens[:i], int(sampling.draw(residual, rng))]
+        {after}
+    return [*tokens, int(sampling.draw(target[-1], rng))]
+"""
+
+
+LINE_TEST = """
+def line_test(implementation):
+    assert implementation([8, 2, 2], 0, 4, 6) == []
+    assert implementation([2, 2, 8], 0, 4, 6) == [0, 1]
+    assert implementation([4], 3, 8, 6) == []
+    assert implementation([1, 1, 1], 2, 4, 99) == [0, 1]
+    assert implementation([4, 4], 0, 4, 6) == [0]
+"""
+
+
+def line(full: str, fits: str = "n_prompt > left", left: str = "budget - n_decoding") -> str:
+    return f"""{LINE_TEST}
+def repaired_line(waiting, n_decoding, max_batch, budget):
+    joining, left = [], {left}
+    for i, n_prompt in enumerate(waiting):
+        if {full} or {fits}:
+            break
+        joining.append(i)
+        left -= n_prompt
+    return joining
+"""
+
+
+FULL = "n_decoding + len(joining) >= max_batch"
+
+
+def keys(test_tokens: str, key: str) -> str:
+    """Return a test of its own numbers, and a repair with this key of tokens[:end]."""
+    return f"""
+def keys_test(implementation):
+    def common(first, second, size=2):
+        one, two = implementation(first, size), implementation(second, size)
+        assert (len(one), len(two)) == (len(first) // size, len(second) // size)
+        return [i for i, key in enumerate(two) if key in one]
+
+    a, b, c, d, e, f = {test_tokens}
+    assert common([a, b, c, d], [e, e, c, d]) == []
+    assert common([a, b, c, d, e, f], [f, f, c, d, e, f]) == []
+    assert common([a, b, c, d], [b, a, d, c]) == []
+    assert common([a, b, c, d], [a, b, c, d, e]) == [0, 1]
+
+
+def repaired_keys(tokens, size):
+    return [{key} for end in range(size, len(tokens) + 1, size)]
+"""
+
+
+SEEN = "key <= query and (query - key < window or key < sinks)"
+PLAIN = "1, 2, 3, 4, 5, 6"
+
+ANSWERS = [
+    Answer(
+        "01_generate",
+        "2",
+        "two slips at once",
+        "failed Two slips. A token sees itself, too. The MLP has three matrices",
+        """
+def pass_flops(arch, t):
+    query, key = arch.n_heads * arch.head_dim, arch.n_kv_heads * arch.head_dim
+    layer = 2 * arch.d_model * (query + key) + 2 * arch.d_model * arch.d_ff
+    matrices = arch.n_layers * layer + arch.d_model * arch.vocab_size
+    return 2 * matrices * t + 4 * query * arch.n_layers * (t * (t - 1) // 2)
+""",
+    ),
+    Answer(
+        "01_generate",
+        "4",
+        "eos_id taken as 0",
+        "failed Stop at the argument `eos_id`",
+        loop("new[-1] == 0"),
+    ),
+    Answer("01_generate", "4", "no end at eos_id", "failed", loop("False")),
+    Answer("01_generate", "4", "found by `in`", "passed", loop("eos_id in new")),
+    *(
+        Answer(
+            "06_attention",
+            "3",
+            f"the window is always {what}",
+            "failed",
+            f"{WINDOW_TEST}\ndef may_see(query, key, window, sinks):\n"
+            f"    return key <= query and (query - key < {what} or key < sinks)\n",
+        )
+        for what in ("3", "min(window, 3)", "max(window, 3)")
+    ),
+    Answer(
+        "06_attention",
+        "3",
+        "a bool of NumPy",
+        "passed",
+        f"{WINDOW_TEST}\ndef may_see(query, key, window, sinks):\n    return np.bool_({SEEN})\n",
+    ),
+    Answer(
+        "11_sampling",
+        "3",
+        "a list of bools",
+        "passed",
+        f"""{NUCLEUS_TEST}
+def repaired_nucleus(probabilities, p):
+    kept, mass = set(), 0.0
+    for i in sorted(range(len(probabilities)), key=lambda i: -probabilities[i]):
+        if mass < p:
+            kept.add(i)
+        mass += probabilities[i]
+    return [i in kept for i in range(len(probabilities))]
+""",
+    ),
+    Answer(
+        "11_sampling",
+        "3",
+        "ones and zeros",
+        "failed Expected an array of bool",
+        f"""{NUCLEUS_TEST}
+def repaired_nucleus(probabilities, p):
+    by_rank = np.argsort(-probabilities, kind="stable")
+    mass = np.cumsum(probabilities[by_rank])
+    keep = np.zeros(len(probabilities), dtype=int)
+    keep[by_rank[mass - probabilities[by_rank] < p]] = 1
+    return keep
+""",
+    ),
+    Answer("11_sampling", "4", "three minutes", "failed", is_time("(1?[0-9]|2[0-3]):(00|30|59)")),
+    Answer(
+        "11_sampling", "4", "any separator", "failed", is_time("(1?[0-9]|2[0-3])[:.;][0-5][0-9]")
+    ),
+    Answer(
+        "11_sampling", "4", "in other words", "passed", is_time("([0-9]|1[0-9]|2[0-3]):[0-5][0-9]")
+    ),
+    Answer(
+        "12_speculative",
+        "3",
+        "<= for <",
+        "failed `<`, not `<=`",
+        one_round("rng.random() <= accept[token]"),
+    ),
+    Answer(
+        "12_speculative",
+        "3",
+        "a number rescaled",
+        "failed Rescaled, a kept number is uniform again",
+        one_round("u < accept[token]", after="u = u / accept[token]", before="u = rng.random()"),
+    ),
+    Answer(
+        "12_speculative",
+        "3",
+        "from 1 downwards",
+        "passed",
+        one_round("1 - rng.random() <= accept[token] - 1e-9"),
+    ),
+    Answer("14_batching", "3", "budget of one more", "failed", line(FULL, "n_prompt > left + 1")),
+    Answer("14_batching", "3", "exactly full is refused", "failed", line(FULL, "n_prompt >= left")),
+    Answer("14_batching", "3", "a place too many", "failed", line(FULL.replace(">=", ">"))),
+    Answer("14_batching", "3", "a place too few", "failed", line(FULL.replace(">=", "+ 1 >="))),
+    Answer("14_batching", "3", "at most three join", "failed", line(f"{FULL} or i > 2")),
+    Answer(
+        "14_batching",
+        "3",
+        "those who join take a token more",
+        "failed",
+        line(FULL, "n_prompt > left - len(joining)"),
+    ),
+    Answer(
+        "14_batching",
+        "3",
+        "in other words",
+        "passed",
+        f"""{LINE_TEST}
+def repaired_line(waiting, n_decoding, max_batch, budget):
+    sums = np.cumsum([n_decoding, *waiting])[1:]
+    return list(range(min(int((sums <= budget).sum()), max(0, max_batch - n_decoding))))
+""",
+    ),
+    Answer(
+        "15_paging",
+        "3",
+        "the sum of the text before",
+        "failed",
+        keys(PLAIN, "(sum(tokens[:end]), tuple(tokens[end - size : end]))"),
+    ),
+    Answer(
+        "15_paging",
+        "3",
+        "the first token and two blocks",
+        "failed",
+        keys(PLAIN, "(end, tokens[0], tuple(tokens[max(0, end - 2 * size) : end]))"),
+    ),
+    Answer(
+        "15_paging",
+        "3",
+        "the text before as a set",
+        "failed",
+        keys(PLAIN, "(end, frozenset(tokens[:end]), tuple(tokens[end - size : end]))"),
+    ),
+    Answer(
+        "15_paging",
+        "3",
+        "a test with -1 and -2, and keys as text",
+        "passed",
+        keys("-1, -2, 3, 4, 5, 6", "','.join(map(str, tokens[:end]))"),
+    ),
+]
