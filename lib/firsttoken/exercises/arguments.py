@@ -33,5 +33,5 @@ def require_text(what: str, text: Any, empty: bool = False) -> None:
 
 def require_tolerances(rtol: Any, atol: Any) -> None:
     for what, value in (("rtol", rtol), ("atol", atol)):
-        if not isinstance(value, numbers.Real) or not 0 <= value < math.inf:
+        if not isinstance(value, numbers.Real) or not 0 <= float(value) < math.inf:
             raise ValueError(f"{what} must be a finite number >= 0; got {show(value)}")

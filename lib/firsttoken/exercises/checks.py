@@ -127,7 +127,7 @@ def _judge_test(test: Any, correct: Callable, mutants: Mapping[str, Callable]) -
     if not callable(test):
         return Result("wrong", "A function is needed here, one that takes an implementation.")
 
-    def complaint(implementation: Callable) -> Exception | None:
+    def complaint(implementation: Callable) -> BaseException | None:
         call = run(test, ((implementation,), {}), copied=False)
         if call.error is None and isinstance(call.value, bool | np.bool_) and not call.value:
             return AssertionError("the test returned False")

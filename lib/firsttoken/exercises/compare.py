@@ -4,6 +4,7 @@ import dataclasses
 import math
 import numbers
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ def as_number(value: Any) -> np.ndarray | None:
     try:
         if type(value).__module__.partition(".")[0] == "torch":
             value = value.detach().cpu().double().numpy()
-        if isinstance(value, numbers.Number) and not isinstance(value, np.generic):
+        if isinstance(value, numbers.Real | Decimal) and not isinstance(value, np.generic):
             return np.asarray(float(value))
         array = np.asarray(value)
         if array.dtype.kind == "O" and array.ndim:

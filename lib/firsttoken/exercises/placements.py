@@ -28,7 +28,8 @@ class Placement(Quiz):
     def __init__(self, questions: Sequence[Question], parts: Sequence[Quiz]):
         self._chapters = [CHAPTERS[question.chapter] for question in questions]
         self._parts = parts
-        messages, lines = [], []
+        messages: list[str] = []
+        lines: list[dict[str, int]] = []
         for i, (asked, chapter) in enumerate(zip(questions, self._chapters, strict=True), 1):
             reason = f"{chapter.label}: {asked.why}"
             lines.append({"right": len(messages), "wrong": len(messages) + 1})
@@ -36,6 +37,7 @@ class Placement(Quiz):
         start = {"": "All of it is right. Go to the chapter whose question you want answered."}
         start |= {chapter.stem: _advice(chapter) for chapter in self._chapters}
         still_open = [f"Question {i} is still open." for i in range(1, len(questions) + 1)]
+        still_open_at = range(len(messages) + len(start), len(messages) + len(start) + len(parts))
         spec = {
             "kind": "placement",
             "questions": [
@@ -45,9 +47,9 @@ class Placement(Quiz):
             "order": sorted(range(len(questions)), key=lambda i: questions[i].chapter),
             "lines": lines,
             "start": {stem: len(messages) + i for i, stem in enumerate(start)},
-            "open": [len(messages) + len(start) + i for i in range(len(questions))],
+            "open": list(still_open_at),
+            "empty": still_open_at[0],
         }
-        spec["empty"] = spec["open"][0]
         body = "".join(
             f"<fieldset><legend>{i}. {markup(part.question)}</legend>{part._body}</fieldset>"
             for i, part in enumerate(parts, 1)

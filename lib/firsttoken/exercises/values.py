@@ -54,11 +54,12 @@ def value_judge(
             known = [m for value, m in values if not first_difference(answer, value, rtol, atol)]
             known += [m for knows, m in predicates if _says_yes(knows, answer)]
             return Result("wrong", first_of(known) or sentence(difference), (mine,))
+        got: np.ndarray | None
         if isinstance(answer, str):
-            number, problem = parse(answer, unit)
+            typed, problem = parse(answer, unit)
             if problem:
                 return Result("wrong", problem, (mine,))
-            got = np.asarray(number)
+            got = np.asarray(typed)
         elif callable(answer):
             return Result("wrong", "This is a function: call it, and give its result.", (mine,))
         else:
