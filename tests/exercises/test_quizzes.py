@@ -230,3 +230,12 @@ def test_the_right_answer_rounded_is_told_so():
     assert share.grade("0.535")[0]
     exact = quiz("?", answer=8.04, rtol=1e-3, mistakes=[(8.0, "Twice four.")])
     assert exact.grade("8.0")[1] == "Not yet. Twice four."
+
+
+def test_a_text_explains_the_right_option():
+    one = quiz("?", ["a", "b"], "a", explain="Since a.")
+    assert one.grade("a") == (True, "Right. Since a.")
+    assert one.grade("b") == (False, "Not yet.")
+    both = quiz("?", ["a", "b", "c"], ["b", "c"], explain="Since b.")
+    assert both.grade(["b", "c"]) == (True, "Right. b: Since b.")
+    assert "Since b." in both._repr_html_()

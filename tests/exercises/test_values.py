@@ -95,3 +95,35 @@ def test_an_expected_value_that_cannot_be_computed_is_shown():
     assert result.status == "open"
     assert "Run the cells above" in result.message
     assert not check(None, lambda x: 1 // 0, inputs=[(1,)])
+
+
+@pytest.mark.parametrize(
+    ("answer", "right", "options", "words"),
+    [
+        (256, 128, {"rtol": 0.03}, "Exactly twice"),
+        (202, 100, {"rtol": 0.03}, "Too large."),
+        (1.0, 1.04, {"rtol": 0.03}, "Right, but rounded"),
+        (0.53, 0.53478, {"rtol": 1e-5}, "Right, but rounded"),
+        (0.535, 0.53478, {"rtol": 1e-5}, "Right, but rounded"),
+        (0.5, 0.53478, {}, "Too small."),
+        (105, 100, {}, "Close, within 5 %"),
+        (105.1, 100, {}, "Too large."),
+        (1000, 100, {}, "Too large."),
+        (1001, 100, {"rtol": 1e-4}, "Too large, by more"),
+        (10, 100, {}, "Too small."),
+        (0, 100, {}, "Too small, by more"),
+        (0.997, 1.003, {"rtol": 1e-4}, "Close"),
+        (8.1, 4.0, {"mistakes": [(8.0, "Eight.")]}, "Too large."),
+        (8.001, 4.0, {"mistakes": [(8.0, "Eight.")]}, "Eight."),
+        (0.1, 4.0, {"unit": "min", "rtol": 0.5}, "Too small, by more"),
+        (240, 4.0, {"unit": "min", "rtol": 0.5}, "That is the answer in s"),
+        (4.295, 4.0, {"unit": "GiB", "rtol": 0.04}, "Too large."),
+    ],
+)
+def test_where_one_message_ends_and_the_next_begins(answer, right, options, words):
+    assert check(answer, right, **options).message.startswith(words)
+
+
+def test_a_right_array_is_right_without_its_numbers():
+    assert check([1.0, 2.0], [1.0, 2.0]).message == ""
+    assert check(3.0, 3.0).message == "3"
