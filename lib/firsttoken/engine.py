@@ -14,7 +14,7 @@ from firsttoken.constrained import Constraint
 from firsttoken.continuation import Continuation, Generation
 from firsttoken.metrics import RequestTrace
 from firsttoken.paging import BlockPool, PagedCache, PagedSequence, Usage
-from firsttoken.protocols import check_tokens
+from firsttoken.protocols import Model, check_tokens
 from firsttoken.sampling import SamplingParams, next_token_distribution, penalize
 from firsttoken.tokenizer import Tokenizer
 
@@ -78,8 +78,7 @@ class Engine:
     use any more.
 
     Units:  blocks, tokens, seconds since the engine was made
-    Raises: ValueError for a size below one, a model without `forward_ragged` (those in NumPy have
-            it), and an architecture that `PagedCache` cannot store.
+    Raises: ValueError for a size below one and an architecture that `PagedCache` cannot store.
     Source: Yu et al. 2022, Orca (OSDI'22), sec. 3; Kwon et al. 2023, arXiv:2309.06180, sec. 4.5
             (first come, first served; recomputation)
 
@@ -93,7 +92,7 @@ class Engine:
 
     def __init__(
         self,
-        model,
+        model: Model,
         n_blocks: int,
         block_size: int = 16,
         max_batch: int = 16,
@@ -103,11 +102,6 @@ class Engine:
         tokenizer: Tokenizer | None = None,
         on_step: Callable[[StepRecord], object] | None = None,
     ) -> None:
-        if not hasattr(model, "forward_ragged"):
-            raise ValueError(
-                f"model {type(model).__name__} cannot run several sequences in one pass, "
-                "expected one with forward_ragged: backend 'numpy'"
-            )
         self.model, self.tokenizer, self.on_step = model, tokenizer, on_step
         self.max_batch = check_count("max_batch", max_batch, at_least=1)
         self.token_budget = token_budget
