@@ -611,8 +611,8 @@ def exponential_service(rng):
 def test_mean_waits_of_queues(service, wait, wrong):
     """30,000 requests at 0.6 load, about 12,000 busy periods.
 
-    Beyond 6 standard errors: 2e-9 under the normal law. The sums are skewed, so the allowance
-    above the promised 1e-6 is theirs. The other queue's wait lies far outside.
+    Beyond 6 standard errors: 2e-9 for a normal distribution. The sums are skewed, so the
+    allowance above the promised 1e-6 is theirs. The other queue's wait lies far outside.
     """
     rng = np.random.default_rng(1)
     waits = waits_alone(poisson_trace(0.6, 30_000, rng, n_prompt=service, n_output=1))
@@ -636,7 +636,7 @@ def wait_gamma_arrivals(rate, cv, service_s):
 
 
 def test_mean_wait_of_bursty_arrivals():
-    """As above, with gaps that vary twice as much as Poisson's. At cv = 1 the law is M/M/1's."""
+    """As above, with gaps that vary twice as much as Poisson's. At cv = 1 it is M/M/1."""
     assert wait_gamma_arrivals(0.6, 1.0, 1.0) == pytest.approx(wait_mm1(0.6, 1.0))
     rng = np.random.default_rng(1)
     waits = waits_alone(bursty_trace(0.6, 60_000, rng, 2.0, exponential_service, 1))
@@ -915,10 +915,12 @@ def test_a_sweep_runs_unchanged_on_a_dask_cluster():
     [
         ((math.nan, 1, 1), "arrival_s must be a finite number, got nan"),
         (("0", 1, 1), "arrival_s must be a finite number, got '0'"),
-        ((0.0, 0, 1), "n_prompt must be a whole number of at least 1, got 0"),
-        ((0.0, 1, 0), "n_output must be a whole number of at least 1, got 0"),
-        ((0.0, 1.5, 1), "n_prompt must be a whole number of at least 1, got 1.5"),
+        ((0.0, 0, 1), "n_prompt must be an integer of at least 1, got 0"),
+        ((0.0, 1, 0), "n_output must be an integer of at least 1, got 0"),
+        ((0.0, 1.5, 1), "n_prompt must be an integer of at least 1, got 1.5"),
         ((0.0, 1, 1, 0.5), "priority must be a whole number, got 0.5"),
+        ((0.0, 1, 1, True), "priority must be a whole number, got True"),
+        ((0.0, True, 1), "n_prompt must be an integer of at least 1, got True"),
     ],
 )
 def test_a_wrong_request_is_refused(fields, message):
@@ -933,8 +935,8 @@ def test_a_wrong_request_is_refused(fields, message):
             {"policy": "orca"},
             "policy must be one of static, .*, chunked, got 'orca'",
         ),
-        ({"max_batch": 0}, "max_batch must be a whole number of at least 1, got 0"),
-        ({"token_budget": 0}, "token_budget must be a whole number of at least 1, got 0"),
+        ({"max_batch": 0}, "max_batch must be an integer of at least 1, got 0"),
+        ({"token_budget": 0}, "token_budget must be an integer of at least 1, got 0"),
         ({"token_budget": 4}, r"token_budget 4 must hold .* 5 tokens \(request 1\)"),
         ({"cost": lambda p, d: -1.0}, "cost must give finite seconds, none negative, got -1.0"),
         ({"cost": lambda p, d: math.nan}, "cost must give finite seconds"),
@@ -995,9 +997,9 @@ def test_poisson_arrivals():
 def test_bursty_arrivals():
     trace = bursty_trace(4.0, 5000, np.random.default_rng(2), cv=3.0)
     gaps = np.diff([0.0, *(r.arrival_s for r in trace)])
-    law = stats.gamma(1 / 9, scale=9 / 4)
-    assert (law.mean(), law.std() / law.mean()) == pytest.approx((1 / 4, 3.0))
-    assert stats.kstest(gaps, law.cdf).pvalue > 1e-6
+    expected = stats.gamma(1 / 9, scale=9 / 4)
+    assert (expected.mean(), expected.std() / expected.mean()) == pytest.approx((1 / 4, 3.0))
+    assert stats.kstest(gaps, expected.cdf).pvalue > 1e-6
     assert stats.kstest(gaps, "expon", args=(0, 1 / 4)).pvalue < 1e-6
     with pytest.raises(ValueError, match="cv must be positive and finite, got 0"):
         bursty_trace(4.0, 1, np.random.default_rng(2), cv=0)
@@ -1021,7 +1023,7 @@ def test_a_seed_gives_the_same_arrivals_whatever_the_lengths():
     [
         (0, 1, "rate must be positive and finite, got 0 requests/s"),
         (math.inf, 1, "rate must be positive and finite"),
-        (1, -1, "n must be a whole number of at least 0, got -1"),
+        (1, -1, "n must be an integer of at least 0, got -1"),
     ],
 )
 def test_a_wrong_arrival_process_is_refused(rate, n, message):
@@ -1052,3 +1054,42 @@ def test_a_wrong_file_is_refused(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
         load_trace(path)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("culprit", ["cost", "on_step"])
+@pytest.mark.parametrize("at", [1, 2, 5])
+def test_the_pool_gets_back_what_a_failed_run_held(policy, culprit, at):
+    """Whichever step fails, with prompts cut, requests preempted and a guest of the caller's."""
+    pool, calls = BlockPool(12, 2), []
+    pool.allocate("guest", [1, 2, 3])
+    before = pool.usage()
+
+    def fail(name):
+        calls.append(name)
+        if calls.count(culprit) == at and name == culprit:
+            raise RuntimeError("no more")
+
+    def cost(prefills, decodes):
+        fail("cost")
+        return 1.0
+
+    with pytest.raises(RuntimeError, match="no more"):
+        simulate(
+            *([Request(0.0, 8, 8)] * 3, policy, cost),
+            max_batch=3,
+            token_budget=8 if policy == "chunked" else None,
+            pool=pool,
+            on_step=lambda record: fail("on_step"),
+        )
+    assert pool.usage() == before and pool.n_tokens("guest") == 3
+
+
+def test_a_request_of_the_callers_keeps_its_blocks():
+    """Also where its id is that of a request that the simulator would serve."""
+    pool = BlockPool(9, 2)
+    pool.allocate(1, [1, 2, 3])
+    before = pool.usage()
+    with pytest.raises(ValueError, match="request_id 1 is in use"):
+        simulate([Request(0.0, 2, 2)] * 2, "continuous", lambda *_: 1.0, max_batch=2, pool=pool)
+    assert pool.usage() == before and pool.n_tokens(1) == 3

@@ -494,14 +494,14 @@ def test_a_margin_is_how_far_the_decision_can_be_moved(draft, heldout, start, te
             rivals = np.delete(scores, token)
             assert scores[token] - rivals.max() == pytest.approx(margin, abs=1e-4)
         else:
-            law = next_token_distribution(logits, params, *context[1:])
+            shares = next_token_distribution(logits, params, *context[1:])
             uniform = rng.random()
 
-            def drawn(u, law=law):
-                return draw(law, SimpleNamespace(random=lambda shape: np.full(shape, u)))
+            def drawn(u, shares=shares):
+                return draw(shares, SimpleNamespace(random=lambda shape: np.full(shape, u)))
 
             if margin == np.inf:
-                assert (law > 0).sum() == 1
+                assert (shares > 0).sum() == 1
                 continue
             slack = 1e-5 + 0.001 * margin
             if margin > slack:
@@ -513,7 +513,7 @@ def test_a_margin_is_how_far_the_decision_can_be_moved(draft, heldout, start, te
 
 
 def test_seeds_that_draw_another_token_in_company_have_small_margins(draft, heldout):
-    """The same prompt in one pass, and its last token in a pass of its own: the law differs by
+    """The same prompt in one pass, and its last token in a pass of its own: shares differ by
     rounding, and only a seed whose margin is smaller than that difference can draw another token.
     """
     uniform = np.array([np.random.default_rng(seed).random() for seed in range(20_000)])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from firsttoken.checks import check_count
 from firsttoken.metrics import SLO, RequestTrace, Summary, summarize
 from firsttoken.paging import BlockPool, OutOfBlocks
 
@@ -49,13 +50,12 @@ class Request:
     def __post_init__(self) -> None:
         if not isinstance(self.arrival_s, Real) or not math.isfinite(self.arrival_s):
             raise ValueError(f"arrival_s must be a finite number, got {self.arrival_s!r}")
-        _check_counts(1, n_prompt=self.n_prompt, n_output=self.n_output)
-        if not isinstance(self.priority, Integral):
+        if not isinstance(self.priority, Integral) or isinstance(self.priority, bool):
             raise ValueError(f"priority must be a whole number, got {self.priority!r}")
         # NumPy's scalars, as a generator draws them, would make every sum of the simulator slow.
         object.__setattr__(self, "arrival_s", float(self.arrival_s))
-        object.__setattr__(self, "n_prompt", int(self.n_prompt))
-        object.__setattr__(self, "n_output", int(self.n_output))
+        for name in ("n_prompt", "n_output"):
+            object.__setattr__(self, name, check_count(name, getattr(self, name), at_least=1))
 
 
 def poisson_trace(
@@ -91,8 +91,8 @@ def bursty_trace(
 ) -> list[Request]:
     """Return n requests that come in bursts: gaps of mean 1/rate, most short and a few long.
 
-    Gaps follow a gamma law. `cv`, their standard deviation over their mean, says how bursty they
-    are: 1 is Poisson, 0 would be a metronome. All else is as in `poisson_trace`.
+    Gaps follow a gamma distribution. `cv`, their standard deviation over their mean, says how
+    bursty they are: 1 is Poisson, 0 would be a metronome. All else is as in `poisson_trace`.
 
     Units:  requests/s, tokens; the clock starts at 0
     Raises: ValueError for a rate or cv that is not positive, a negative n, and lengths below one.
@@ -221,7 +221,7 @@ def simulate(
     for whom the fewest tokens have been computed, and who comes back has saved up nothing.
 
     `on_step` is called with the `StepRecord` of each step when it ends. The pool then still holds
-    what the step used.
+    what the step used. In the end it holds nothing of these requests, whatever was raised.
 
     Units:  seconds, tokens
     Raises: ValueError for an option out of range or without effect; for a prompt that exceeds the
@@ -241,7 +241,7 @@ def simulate(
     requests = list(requests)
     _check_choice(POLICIES, policy=policy)
     _check_choice(PREEMPTIONS, preemption=preemption)
-    _check_counts(1, max_batch=max_batch)
+    check_count("max_batch", max_batch, at_least=1)
     _check_seconds(swap_token_s=swap_token_s, max_wait_s=max_wait_s)
     if not aging_s >= 0:
         raise ValueError(f"aging_s must not be negative, got {aging_s!r}")
@@ -268,8 +268,11 @@ def simulate(
         line=_Line(requests, aging_s, fair),
         on_step=on_step,
     )
-    while service.unfinished():
-        service.step()
+    try:
+        while service.unfinished():
+            service.step()
+    finally:  # `cost` or `on_step` may raise: the pool is the caller's
+        service.give_back()
     return [
         RequestTrace(request.arrival_s, times, request.n_prompt)
         for request, times in zip(requests, service.token_times, strict=True)
@@ -334,7 +337,7 @@ def static_utilization(batch: int, mean_output: float) -> float:
     >>> round(static_utilization(4, 1e4), 2)  # 1 / (1 + 1/2 + 1/3 + 1/4)
     0.48
     """
-    _check_counts(1, batch=batch)
+    check_count("batch", batch, at_least=1)
     if not 1 <= mean_output < math.inf:
         raise ValueError(f"mean_output must be at least one token and finite, got {mean_output!r}")
     going_on = 1 - 1 / mean_output
@@ -417,6 +420,7 @@ class _Service:
         self.prefilling: list[tuple[int, int]] = []  # (request, tokens cached) of cut prompts
         self.decoding: list[int] = []
         self.attended: list[int] = []  # of each that decodes: the tokens it attends to next
+        self.in_pool: set[int] = set()  # requests with blocks
         self.swapped: dict[int, int] = {}  # the tokens that a request has in the host's memory
         self.n_moved = 0  # tokens, to and from the host in this step
         # Tokens come in consecutive steps until a preemption, so it is enough to know with which
@@ -496,7 +500,7 @@ class _Service:
         else:
             n_cached = cached[i]
             self.prefilling.remove((i, n_cached))
-            self.pool.free(i)
+            self._free(i)
         if self.swaps:
             self.swapped[i] = n_cached
             self.n_moved += n_cached
@@ -540,6 +544,7 @@ class _Service:
             if self.pool is not None:
                 # Its own number for each token: no two requests have a text in common.
                 self.pool.allocate(i, [i] * self._n_text(i))
+                self.in_pool.add(i)
         except OutOfBlocks:
             return False
         return True
@@ -559,7 +564,16 @@ class _Service:
         at = self.decoding.index(i)
         del self.decoding[at], self.attended[at]
         if self.pool is not None:
-            self.pool.free(i)
+            self._free(i)
+
+    def _free(self, i: int) -> None:
+        self.pool.free(i)
+        self.in_pool.remove(i)
+
+    def give_back(self) -> None:
+        """Free what requests still hold."""
+        for i in list(self.in_pool):
+            self._free(i)
 
     def _hand_out_tokens(self, end_s: float, prompts: list[tuple[int, int, int]]) -> None:
         """End a step: who computed a whole text or decoded has a token more, or leaves."""
@@ -586,7 +600,7 @@ def _check_budget(requests, token_budget: int | None, chunked: bool, regrows: bo
         if chunked:
             raise ValueError("token_budget must be given with the policy 'chunked', got None")
         return
-    _check_counts(1, token_budget=token_budget)
+    check_count("token_budget", token_budget, at_least=1)
     for i, r in enumerate(requests):
         longest = r.n_prompt + (r.n_output - 1 if regrows else 0)
         if longest > token_budget and not chunked:
@@ -614,7 +628,7 @@ def _check_pool(requests, pool: BlockPool | None) -> None:
 def _check_arrivals(rate: float, n: int) -> None:
     if not 0 < rate < math.inf:
         raise ValueError(f"rate must be positive and finite, got {rate!r} requests/s")
-    _check_counts(0, n=n)
+    check_count("n", n)
 
 
 def _check_choice(choices: tuple[str, ...], **chosen: str) -> None:
@@ -627,9 +641,3 @@ def _check_seconds(**times: float) -> None:
     for name, value in times.items():
         if not 0 <= value < math.inf:
             raise ValueError(f"{name} must be finite and not negative, got {value!r}")
-
-
-def _check_counts(at_least: float, **counts: int) -> None:
-    for name, value in counts.items():
-        if not isinstance(value, Integral) or value < at_least:
-            raise ValueError(f"{name} must be a whole number of at least {at_least}, got {value!r}")

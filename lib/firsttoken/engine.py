@@ -401,9 +401,9 @@ def decision_margins(
     A product over more rows may add up in another order, so logits differ in the last bits with
     who shares a pass. That changes a token only where it was nearly another: at temperature 0
     where the two largest logits (after the penalties) nearly tie, else where the random number
-    fell next to the end of its token's share of the law. The margin is the difference of those
-    logits, or the distance of the number from that end, as a probability. Filters cut, too, and
-    a cut that falls between two near ties is not in the margin.
+    fell next to the end of its token's share of the distribution. The margin is the difference of
+    those logits, or the distance of the number from that end, as a probability. Filters cut, too,
+    and a cut that falls between two near ties is not in the margin.
 
     One pass over prompt and answer; the random numbers are drawn again from the seed. The answer
     is that of `generate` or an `Engine`, without a constraint.
