@@ -313,6 +313,11 @@ def test_presets_equal_the_configs_they_come_from():
     assert from_hf_config(config).replace(name=preset.name) == preset.replace()
 
 
+def test_a_config_gives_its_name_or_its_type():
+    assert from_hf_config(LLAMA | {"_name_or_path": "me/small"}).name == "me/small"
+    assert from_hf_config(LLAMA).name == "llama"
+
+
 def test_both_spellings_of_the_rotary_settings():
     scaling = {"type": "linear", "factor": 2.0}
     old = from_hf_config(LLAMA | {"rope_theta": 5e5, "rope_scaling": scaling})

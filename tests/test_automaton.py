@@ -138,3 +138,24 @@ def test_patterns_without_a_match_or_without_end():
         Regex(f"(a|b)*a{'(a|b)' * 12}", max_states=1000)
     with pytest.raises(ValueError, match="more than max_states 10000"):
         Regex("a{100000}")
+
+
+def test_exactly_max_states_suffice():
+    """Both limits: the automaton before its states are sets of states, and the one after."""
+    with pytest.raises(ValueError, match="max_states 3"):
+        Regex("aaa", max_states=3)
+    assert Regex("aaa", max_states=4).n_states == 4
+
+
+@pytest.mark.parametrize("pattern", [f"(a|b)*a{'(a|b)' * n}" for n in (6, 7)])
+def test_the_sets_of_states_may_number_max_states(pattern):
+    """Here the sets outnumber the single states, so that only they meet the limit."""
+    n_states = Regex(pattern).n_states
+    assert _builds(pattern, n_states) and not _builds(pattern, n_states - 1)
+
+
+def _builds(pattern, max_states):
+    try:
+        return bool(Regex(pattern, max_states=max_states))
+    except ValueError:
+        return False

@@ -729,3 +729,15 @@ def test_rings_that_cannot_be(call, message):
 def test_caches_that_cannot_be(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_true_is_no_count():
+    arch = ARCHITECTURES["Llama-2-7B"]
+    for call in (
+        lambda: kv_cache_bytes(arch, True),
+        lambda: kv_cache_bytes(arch, 8, batch=True),
+        lambda: KVCache(TOY, True, 3),
+        lambda: RollingCache(TOY, 1, 3, chunk=True),
+    ):
+        with pytest.raises(ValueError, match=r"integer of at least \d, got True"):
+            call()

@@ -23,7 +23,7 @@ from firsttoken.sampling import (
     penalize_repetition,
     softmax,
 )
-from firsttoken.shortlist import sample
+from firsttoken.shortlist import sample, shortlist
 
 # Few distinct values on purpose: ties and dropped tokens are where the rules matter.
 value = st.one_of(st.sampled_from([-np.inf, -2.0, 0.0, 0.0, 1.0, 3.0]), st.floats(-50, 50))
@@ -620,3 +620,10 @@ def test_params_are_frozen_and_take_a_bare_stop_string():
 def test_other_errors_name_what_is_wrong(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_lists_of_logits_are_read_as_arrays():
+    assert keep_top_k([1, 3, 2], 1).tolist() == [-np.inf, 3.0, -np.inf]
+    assert softmax([0, 0]).tolist() == [0.5, 0.5]
+    assert sample([[0.0, 9.0], [9.0, 0.0]], RNG, temperature=0).tolist() == [1, 0]
+    assert shortlist([[0.0, 9.0]], temperature=0).settled.shape == (1,)

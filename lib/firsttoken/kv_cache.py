@@ -12,6 +12,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING
 
 from firsttoken.architectures import Architecture
+from firsttoken.checks import check_count
 from firsttoken.units import bytes_per_element
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def kv_cache_bytes(
     >>> kv_cache_bytes(ARCHITECTURES["Llama-3-8B"], [100, 28], dtype="int8")
     8388608
     """
-    _check_size("batch", batch)
+    check_count("batch", batch)
     if isinstance(n_tokens, (int, Integral)):
         lengths, copies = [n_tokens], batch
     elif isinstance(n_tokens, (float, str)):
@@ -51,7 +52,7 @@ def kv_cache_bytes(
     else:
         lengths, copies = list(n_tokens), 1
     for length in lengths:
-        _check_size("n_tokens", length)
+        check_count("n_tokens", length)
     stored = sum(
         length if window is None else min(length, window)
         for window in _stored_windows(arch)
@@ -78,7 +79,7 @@ def max_batch(
     >>> max_batch(ARCHITECTURES["Llama-2-13B"], 80e9, 1024)
     64
     """
-    _check_size("n_tokens", n_tokens, at_least=1)
+    check_count("n_tokens", n_tokens, at_least=1)
     free = _free_bytes(arch, memory_bytes, dtype, workspace_bytes)
     return max(0, int(free // kv_cache_bytes(arch, n_tokens, dtype=kv_dtype)))
 
@@ -104,7 +105,7 @@ def max_context(
     >>> max_context(ARCHITECTURES["Llama-2-13B"], 80e9, batch=64)
     1029
     """
-    _check_size("batch", batch, at_least=1)
+    check_count("batch", batch, at_least=1)
     free = _free_bytes(arch, memory_bytes, dtype, workspace_bytes)
     if free < 0:
         return 0
@@ -171,8 +172,8 @@ class KVCache:
 
         from firsttoken.quantization import codec
 
-        _check_size("batch", batch, at_least=1)
-        _check_size("capacity", capacity, at_least=1)
+        check_count("batch", batch, at_least=1)
+        check_count("capacity", capacity, at_least=1)
         self.arch, self.batch, self.capacity, self.dtype = arch, batch, capacity, dtype
         latent = arch.latent_dim is not None
         self._n_heads = 1 if latent else arch.n_kv_heads
@@ -316,8 +317,8 @@ class RollingCache(KVCache):
         sinks: int = 0,
         chunk: int = 1,
     ) -> None:
-        _check_size("sinks", sinks)
-        _check_size("chunk", chunk, at_least=1)
+        check_count("sinks", sinks)
+        check_count("chunk", chunk, at_least=1)
         self.sinks, self.chunk = sinks, chunk
         super().__init__(arch, batch, capacity, dtype)
 
@@ -381,8 +382,3 @@ def _free_bytes(
         if not value >= 0:
             raise ValueError(f"{name} must not be negative, got {value!r}")
     return memory_bytes - workspace_bytes - arch.n_params * bytes_per_element(dtype)
-
-
-def _check_size(name: str, value: int, at_least: int = 0) -> None:
-    if not isinstance(value, Integral) or value < at_least:
-        raise ValueError(f"{name} must be an integer of at least {at_least}, got {value!r}")

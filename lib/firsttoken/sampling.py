@@ -6,9 +6,11 @@ for whole numbers.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 
 import numpy as np
+
+from firsttoken.checks import check_count
 
 Array = np.ndarray
 
@@ -212,9 +214,8 @@ class SamplingParams:
             raise ValueError("repetition_penalty must be above 0, got 0")
         for name, low in (("top_k", 0), ("max_tokens", 1), ("seed", 0)):
             value = getattr(self, name)
-            whole = isinstance(value, Integral) and not isinstance(value, bool)
-            if not (whole and value >= low) and not (name == "seed" and value is None):
-                raise ValueError(f"{name} must be an integer of at least {low}, got {value!r}")
+            if not (name == "seed" and value is None):
+                check_count(name, value, at_least=low)
         # A bare string is one stop string, not a sequence of letters.
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         if not all(isinstance(text, str) and text for text in stop):

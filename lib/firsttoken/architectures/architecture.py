@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
 
+from firsttoken.checks import check_count
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -82,9 +84,9 @@ class Architecture:
         sizes = ["n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size"]
         sizes += [name for name in _OPTIONAL_SIZES if getattr(self, name) is not None]
         for name in sizes:
-            self._check_integer(name, at_least=1)
+            check_count(name, getattr(self, name), at_least=1)
         for name in ("n_experts", "n_active_experts", "n_shared_experts", "n_dense_layers"):
-            self._check_integer(name, at_least=0)
+            check_count(name, getattr(self, name))
         if self.n_heads % self.n_kv_heads:
             raise ValueError(
                 f"n_heads {self.n_heads} must be a multiple of n_kv_heads {self.n_kv_heads}"
@@ -294,11 +296,6 @@ class Architecture:
                 width = self.n_shared_experts * self._expert_width
                 biases += n_moe * (inner * width + self.d_model)
         return biases
-
-    def _check_integer(self, name: str, at_least: int) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, Integral) or isinstance(value, bool) or value < at_least:
-            raise ValueError(f"{name} must be an integer of at least {at_least}, got {value!r}")
 
     def _check_windows(self) -> None:
         if self.local_layers is None:

@@ -38,7 +38,7 @@ def _gemma(name: str, *shape: Any, window: int, period: int, **fields: Any) -> A
     """Every `period`-th layer sees everything; the others a window."""
     gemma: dict[str, Any] = {"tied_embeddings": True, "norms_per_layer": 4, "window": window}
     gemma["local_layers"] = tuple(i for i in range(shape[0]) if (i + 1) % period)
-    return Architecture(name, *shape, **gemma, **fields)
+    return Architecture(name, *shape, **{**gemma, **fields})
 
 
 _LLAMA_3 = {"rope_theta": 500000.0}
