@@ -106,6 +106,24 @@ def test_site_has_every_frame_and_each_is_the_live_one(run):
     assert len({re.search('viewBox="[^"]*"', html)[0] for html in found.values()}) == 1
 
 
+@pytest.mark.parametrize("site", [False, True])
+def test_the_last_frame_is_not_cropped(run, site):
+    """Its text reaches further than that of all others, and the box of the figure holds it."""
+
+    def draw_far(ax, shift):
+        ax.text(1 + shift, 0.5, "here")
+
+    (slider,), picture = run(draw_far, alt=ALT, shift=[0, 1, 2, 3], site=site)
+    slider.index = 3
+    last = dict(frames(picture))[(3,) if site else ()]
+    with module.plt.rc_context(module.plots.STYLE):
+        fig = module.Figure()
+        draw_far(fig.add_subplot(), 3)
+        needed = module.plots.extent(fig)
+    x, _, width, _ = map(float, re.search('viewBox="([^"]*)"', last)[1].split())
+    assert x + width >= needed.x1
+
+
 def test_site_draws_each_combination_once(run):
     calls = []
 

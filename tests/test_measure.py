@@ -95,6 +95,19 @@ def test_attention_is_timed_per_cache(ticked):
     assert len(ticked.kv_read_s) == 16
 
 
+def test_the_rate_of_caches_is_that_of_the_largest(monkeypatch):
+    """Small caches at a hundredth of the speed, which nobody hears of."""
+
+    def interleaved(runs, rounds, *_):
+        largest = max((key[4] for key in runs if key[0] == "attention"), default=0)
+        small = {key for key in runs if key[0] == "attention" and key[4] < largest}
+        return {key: [100.0 if key in small else 1.0] * rounds for key in runs}
+
+    monkeypatch.setattr(measure, "_interleaved", interleaved)
+    each = 2 * 3 * 2 * 32 * 8 * 4  # keys and values of 3 sequences, 2 heads of 8, 32 tokens
+    assert measure._measure(("fp32",), "cpu", TINY).kv_bandwidth == 100_000 // each * each
+
+
 def test_a_cache_beyond_a_quarter_of_the_store_is_read_all_the_same():
     sizes = replace(TINY, contexts=(4, 1200))  # 3 rows: 460,800 bytes in fp32, beyond the store
     with pytest.raises(ValueError, match="too small"):
@@ -388,6 +401,19 @@ def test_a_measured_step_leaves_its_cache_as_it_was(monkeypatch):
     ticks = decode_times(ARCH, ("fp32",), (2,), (5,), 3, "cpu", clock=ticking(0.25))
     layer = 32 * (2 * 32 + 2 * 16 + 3 * 48) * 4
     assert ticks == [DecodePoint("fp32", 2, 5, 0.25, 0.0, 400_000 // layer * layer / 0.25)]
+
+
+def test_a_timed_step_finds_its_whole_context_in_the_cache(monkeypatch):
+    """All tokens but the new one; an empty context is timed only where one token is asked for."""
+    found = {}
+    monkeypatch.setattr(measure, "_sizes_for", lambda device: TINY)
+    monkeypatch.setattr(
+        measure,
+        "_repeated",
+        lambda model, tokens, cache, n: found.update({(len(tokens), cache.length): n}) or int,
+    )
+    decode_times(ARCH, ("fp32",), (1, 3), (1, 5, 9), 1, "cpu", clock=ticking())
+    assert found == {(batch, length): 1 for batch in (1, 3) for length in (0, 4, 8)}
 
 
 def test_steps_stop_at_their_limit_but_not_before_one_round(monkeypatch):
