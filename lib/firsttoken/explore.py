@@ -213,6 +213,7 @@ class _Stage:
         return drawing
 
     def frame(self, drawing: str, indices: tuple[int, ...]) -> str:
+        assert self._box is not None  # the first drawing sets it
         return plots.inline_svg(drawing, self._alt_text(indices), self._box, self._prefix)
 
     def _values(self, indices: tuple[int, ...]) -> dict[str, Any]:

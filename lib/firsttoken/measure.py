@@ -138,7 +138,8 @@ def decode_times(
 
     device = _device(device)
     sizes = _sizes_for(device)
-    steps, controls = {}, {}
+    steps: dict[tuple, Callable[[], None]] = {}
+    controls: dict[tuple, tuple[Callable, float]] = {}
     for dtype in dtypes:
         store = _working_set(dtype, device, sizes)
         controls |= _layer_products(store, dtype, device, sizes, batches)
@@ -152,10 +153,11 @@ def decode_times(
     runs = steps | {key: run for key, (run, _) in controls.items()}
     times = _interleaved(runs, rounds, _wait(device), clock, "decode steps", limit_s)
     points = []
-    for key in steps:
-        control = "gemv", *key[:2]
+    for dtype, batch, context in steps:
+        control = "gemv", dtype, batch
         bandwidth = controls[control][1] / _median_and_spread(times[control])[0]
-        points.append(DecodePoint(*key, *_median_and_spread(times[key]), bandwidth))
+        step_s, spread = _median_and_spread(times[dtype, batch, context])
+        points.append(DecodePoint(dtype, batch, context, step_s, spread, bandwidth))
     return points
 
 
@@ -276,7 +278,7 @@ def _tasks(dtype: str, device: str, sizes: _Sizes) -> dict[tuple, tuple[Callable
 
 
 def _working_set(dtype: str, device: str, sizes: _Sizes) -> "torch.Tensor":
-    return _noise(sizes.working_set_bytes // bytes_per_element(dtype), dtype, device)
+    return _noise(int(sizes.working_set_bytes // bytes_per_element(dtype)), dtype, device)
 
 
 def _layer_products(

@@ -243,19 +243,19 @@ def summarize(
         n_output = int(((start <= emitted) & (emitted < end)).sum())
         n_prompt = sum(t.n_prompt for t in traces if start <= t.token_times_s[0] < end)
 
-    def latency(values: Sequence[float]) -> Latency | None:
-        if len(values) == 0:
-            return None
+    def latency(values: Sequence[float] | Array) -> Latency:
         at = {p: percentile(values, p) for p in percentiles}
         return Latency(len(values), float(np.mean(values)), at)
 
+    mean_gaps = [trace.tpot for trace in arrived if trace.tpot is not None]
+    gaps = np.concatenate([trace.itl for trace in arrived])
     n_good = None if slo is None else sum(map(slo.met, arrived))
     return Summary(
         n_requests=len(arrived),
         window_s=(start, end),
         ttft=latency([trace.ttft for trace in arrived]),
-        tpot=latency([trace.tpot for trace in arrived if trace.n_output > 1]),
-        itl=latency(np.concatenate([trace.itl for trace in arrived])),
+        tpot=latency(mean_gaps) if mean_gaps else None,
+        itl=latency(gaps) if len(gaps) else None,
         e2e=latency([trace.e2e for trace in arrived]),
         requests_per_s=len(arrived) / (end - start),
         output_tokens_per_s=n_output / (end - start),
@@ -266,7 +266,7 @@ def summarize(
 
 
 def percentile(
-    values: Sequence[float],
+    values: Sequence[float] | Array,
     p: float,
     method: Literal["nearest_rank", "interpolated"] = "nearest_rank",
 ) -> float:
@@ -470,8 +470,8 @@ def latency_budget(
         busy_s = max(decode_s, communication_s)
         tpot["communication_s"] = busy_s - decode_s
         tpot["scheduling_s"] = max(0.0, scheduling_s - busy_s)
-    parts = ({name.removesuffix("_s"): s for name, s in part.items()} for part in (ttft, tpot))
-    return LatencyBudget(*parts, n_output)
+    ttft, tpot = ({name.removesuffix("_s"): s for name, s in p.items()} for p in (ttft, tpot))
+    return LatencyBudget(ttft, tpot, n_output)
 
 
 def _finite(name: str, value: float) -> float:

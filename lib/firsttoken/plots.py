@@ -14,12 +14,13 @@ import io
 import math
 import re
 from types import MappingProxyType
+from typing import Any
 
 import matplotlib.pyplot as plt
 from IPython.display import HTML, display
-from matplotlib import cycler
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.scale import LogTransform
 from matplotlib.ticker import FuncFormatter, LogFormatterMathtext
 from matplotlib.transforms import Bbox
 
@@ -44,7 +45,7 @@ _CONCEPTS = ("prefill", "decode", "cache", "draft", "weights", "target")
 
 #: The style sheet, for `plt.style.use(STYLE)`. Five inches wide: legible on a phone, where the
 #: figure fills the screen, and on a desk, where it grows to one and a half times its size.
-STYLE = {
+STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": COLORS["ink"],
     "axes.facecolor": "none",
@@ -52,7 +53,7 @@ STYLE = {
     "axes.labelcolor": COLORS["ink"],
     "axes.labelsize": 11,
     "axes.linewidth": 0.8,
-    "axes.prop_cycle": cycler(color=[COLORS[name] for name in _CONCEPTS]),
+    "axes.prop_cycle": plt.cycler(color=[COLORS[name] for name in _CONCEPTS]),
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlecolor": COLORS["ink"],
@@ -85,7 +86,7 @@ STYLE = {
     "ytick.labelsize": 10,
 }
 
-_DETERMINISTIC = {"svg.fonttype": "none", "svg.hashsalt": "first-token"}
+_DETERMINISTIC: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "first-token"}
 _NO_METADATA = {"Creator": None, "Date": None, "Format": None, "Type": None}
 
 # The site's variable, then JupyterLab's, then whatever surrounds the figure.
@@ -180,7 +181,9 @@ def _plain_log_ticks(axis: Axis) -> None:
     formatter = axis.get_major_formatter()
     if axis.get_scale() != "log" or not isinstance(formatter, LogFormatterMathtext):
         return
-    base = axis.get_transform().base
+    transform = axis.get_transform()
+    assert isinstance(transform, LogTransform)
+    base = transform.base
 
     def label(value: float, _position: int) -> str:
         if 1e-3 <= value < 1e4:

@@ -182,6 +182,7 @@ def _attention_flops(arch: Architecture, t: int, s: int, pairs: int) -> int:
     """Return the FLOPs of one layer's attention for one sequence."""
     if arch.latent_dim is None:
         return 4 * arch.n_heads * arch.head_dim * pairs
+    assert arch.rope_head_dim is not None and arch.v_head_dim is not None  # as every MLA says
     on_latents = 2 * arch.latent_dim + arch.rope_head_dim
     plain_dim = arch.head_dim - arch.rope_head_dim
     expand = (s - t) * arch.latent_dim * (plain_dim + arch.v_head_dim)
@@ -193,11 +194,11 @@ def _visible_pairs(t: int, s: int, window: int | None = None) -> int:
     """Count the (query, key) pairs under a causal mask, query i at position S - T + i."""
     if t > s:
         raise ValueError(f"t must be at most s: {t} new tokens cannot be among {s} attended")
-    window = s if window is None else window
+    reach = s if window is None else window
     first = s - t + 1  # what the first query sees without a window
-    n_growing = min(t, max(0, window - first + 1))  # the queries that the window does not cut
+    n_growing = min(t, max(0, reach - first + 1))  # the queries that the window does not cut
     grown = n_growing * first + n_growing * (n_growing - 1) // 2
-    return grown + (t - n_growing) * window
+    return grown + (t - n_growing) * reach
 
 
 def _check(**sizes: int) -> None:
