@@ -141,6 +141,21 @@ def test_the_constraint_says_what_ends_the_text():
     assert (got.ids, got.finish_reason) == ([1, 1, 3], "eos")
 
 
+def test_just_enough_room_closes_in_time():
+    options = {"vocab_size": 5, "constraint": letters("aa"), "close_in_time": True}
+    assert say([1], greedy(max_tokens=3), **options).ids == [1, 1, 0]
+
+
+def test_only_the_first_prefill_is_noted():
+    model = SimpleNamespace(arch=Architecture("script", 1, 2, 1, 1, 2, 2, 5), eos_ids=())
+    request = Continuation(model, [1], greedy(max_tokens=1))
+    request.note_prefill()
+    request.append(2)
+    request.note_prefill()
+    got = request.result()
+    assert got.prefill_s < got.token_times_s[0]
+
+
 def test_cut_texts_are_beginnings_unless_closed_in_time():
     """The script says a for ever, and meets either limit: cut by it, or closed before it."""
     for max_context, reason in ((None, "length"), (7, "context")):

@@ -449,6 +449,41 @@ def test_sampled_text_follows_the_distribution_of_the_target(params, kind):
     assert p_value(got, distribution_of_text(target, [1, 2], params, 3)) > FALSE_FAILURE / 8
 
 
+@pytest.mark.parametrize("speculative", [False, True])
+def test_a_text_is_closed_in_time_only_on_request(speculative):
+    """The model says a for ever: without the option the text is cut by max_tokens."""
+    table = Table(0)
+    table.logits[..., 1] = 99
+    models = (table, table) if speculative else (table,)
+    run = speculative_generate if speculative else generate
+    constraint = Constraint(Regex("(aa)*b"), [b"", b"a", b"b", b"c", b"ab"], [0])
+    cut = run(*models, [4], greedy(max_tokens=5), constraint=constraint)
+    assert (cut.ids, cut.finish_reason) == ([1] * 5, "length")
+    closed = run(*models, [4], greedy(max_tokens=5), constraint=constraint, close_in_time=True)
+    assert (closed.ids, closed.finish_reason) == ([1, 1, 2, 0], "eos")
+
+
+def test_four_tokens_are_drafted_by_default_however_unsure():
+    got = speculative_generate(Table(0), Table(0), [1], SamplingParams(max_tokens=10, seed=0))
+    assert got.rounds == ((4, 4), (4, 4))
+
+
+class Fixed:
+    """A draft of one's own, always the same tokens."""
+
+    def propose(self, request, n):
+        return request.possible([1, 2, 3][:n]), None
+
+
+def test_whatever_proposes_is_a_draft():
+    target, params = Table(0), SamplingParams(max_tokens=12, seed=1)
+    own = speculative_generate(target, Fixed(), [1], params)
+    guessed = speculative_generate(target, lambda ids, n: [1, 2, 3], [1], params)
+    assert own.ids == guessed.ids and own.rounds == guessed.rounds
+    with pytest.raises(ValueError, match=r"min_confidence is 0\.5, expected 0 unless draft is"):
+        speculative_generate(target, Fixed(), [1], params, min_confidence=0.5)
+
+
 def test_a_draft_that_stops_when_unsure_changes_no_distribution():
     target = Table(0)
     expected_shares = distribution_of_text(target, [1, 2], SamplingParams(), 3)

@@ -310,6 +310,18 @@ def test_votes_equal_trying_all_choices(answers, data):
     assert abs(got - p) <= 6 * np.sqrt(p * (1 - p) / 4000) + 1e-12
 
 
+def test_a_vote_is_drawn_a_thousand_times_unless_told():
+    class Counted:
+        n = 0
+
+        def permutation(self, n):
+            self.n += 1
+            return np.arange(n)
+
+    rng = Counted()
+    assert vote_accuracy(["a", "b"], "a", 1, rng) == 1.0 and rng.n == 1000
+
+
 def test_votes():
     assert majority_vote(["b", "a", "a", "b"]) == "b"  # the tie goes to the first
     assert majority_vote([None, None, "a"]) == "a" and majority_vote([None]) is None

@@ -326,6 +326,8 @@ def test_some_gamma_pays_if_and_only_if_alpha_is_above_the_cost(alpha, cost):
 
 
 def test_the_printed_slow_down_and_best_gammas():
+    assert best_gamma(1, 0) == 32 and best_gamma(1, 0, max_gamma=3) == 3
+    assert best_gamma(0, 0) == 0  # of equal ones the smallest
     assert round(speedup(0.2, 4, 0.15), 2) == 0.78
     assert [best_gamma(a, 0.15) for a in (0.5, 0.7, 0.8, 0.9)] == [2, 3, 5, 8]
 
