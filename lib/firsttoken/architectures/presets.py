@@ -31,7 +31,7 @@ def _llama(name: str, *shape: Any, source: str, **fields: Any) -> Architecture:
 def _deepseek(name: str, *shape: Any, source: str, **fields: Any) -> Architecture:
     latent: dict[str, Any] = {"latent_dim": 512, "rope_head_dim": 64, "v_head_dim": 128}
     context: dict[str, Any] = {"max_context": 163840, "rope_theta": 10000.0}
-    return Architecture(name, *shape, **latent, **context, **fields, source=source)
+    return Architecture(name, *shape, **{**latent, **context, **fields, "source": source})
 
 
 def _gemma(name: str, *shape: Any, window: int, period: int, **fields: Any) -> Architecture:
