@@ -165,6 +165,10 @@ class Chain:
             return np.log(self.table)[tokens]
 
 
+def test_a_text_may_fill_the_context():
+    assert len(beam_search(tiny(eos_ids=()), [1] * 30, 2, 2)[0].ids) == 2
+
+
 def test_two_beams_find_what_greedy_choice_misses():
     """1 goes to 2 first, which then spreads thin; 3 is less likely, but sure to end."""
     chain = Chain([[1, 0, 0, 0], [0, 0, 0.6, 0.4], [0.3, 0.4, 0, 0.3], [1, 0, 0, 0]])

@@ -209,6 +209,11 @@ def test_greedy_verification_is_that_of_distributions_with_one_token(drafts, las
     assert len(got) >= 1 and got == choices[: len(got)]
 
 
+def test_a_row_that_sums_to_more_than_rounding_allows_is_refused():
+    with pytest.raises(ValueError, match="target must hold a distribution per row"):
+        verify(np.array([[1.01, 0.0], [1.0, 0.0]]), None, [0], np.random.default_rng(0))
+
+
 def test_float32_and_inputs_left_alone():
     rng = np.random.default_rng(0)
     target, draft = rng.dirichlet(np.ones(8), size=4).astype("f4"), rng.dirichlet(np.ones(8), 3)
