@@ -30,6 +30,8 @@ def one(rng):
         (lambda: check(abs, abs, inputs=[(x for x in "a")]), r"inputs\[0\] must be"),
         (lambda: check(abs, abs, inputs=[((x for x in "a"),)]), "copyable"),
         (lambda: check(abs, abs, inputs=[(1,)], mistakes=[(1, "m")]), "must be a function"),
+        (lambda: check(1, 1, mistakes=[(3, "m", "n")]), r"mistakes\[0\] must be"),
+        (lambda: quiz("?", answer=[1, 2]), "answer must be a finite"),
         (lambda: check(1, 1, random=abs), "got no inputs"),
         (lambda: check(abs, abs, inputs=[(1,)], random=3), "random must be a function"),
         (lambda: check(abs, abs, inputs=[(1,)], random=lambda rng: 3), "random must return"),

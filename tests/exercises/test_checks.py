@@ -99,3 +99,12 @@ def check_test_of(answer):
 def assert_shows(result: Result):
     assert len(repr(result)) < 3000
     assert result._repr_html_().startswith("<div")
+
+
+def test_defaults():
+    assert check(100.1, 100) and not check(100.11, 100)
+    one = check_test(lambda f: None, abs, {"doubles": float})
+    assert one.message == "The test accepts a wrong implementation: doubles."
+    some = {"doubles": lambda x: 2 * x, "triples": lambda x: 3 * x, "is 0": lambda x: 0}
+    result = check_test(lambda f: f(1) > 0, abs, some)
+    assert "accepts wrong implementations: doubles; triples." in result.message

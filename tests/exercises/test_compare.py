@@ -69,3 +69,9 @@ def test_booleans_in_any_collection():
         assert not check(wrong, want)
     assert not check([True, AlwaysEqual()], want)
     assert check([[True], [False]], want[:, None])
+
+
+def test_booleans_of_numpy_and_texts_among_numbers():
+    assert check(np.True_, True)
+    assert not check(["1", 2.5], [1.0, 2.5])
+    assert "transposed" not in check(np.zeros((2, 4)), np.zeros((2, 3))).message

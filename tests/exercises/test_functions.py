@@ -172,3 +172,30 @@ def test_a_listed_input_that_fails_comes_first_and_tells_the_mistake():
 def test_a_random_input_that_hangs_on_a_cell_that_did_not_run_is_open():
     result = check(abs, abs, inputs=[(1,)], random=lambda rng: missing_name)  # noqa: F821
     assert result.status == "open"
+
+
+def test_another_error_than_the_right_one_is_no_agreement():
+    def positive(x):
+        if x < 0:
+            raise ValueError("x < 0")
+        return x
+
+    def by_index(x):
+        return x if x >= 0 else [][0]
+
+    result = check(by_index, positive, inputs=[(1,), (-1,)])
+    assert result.message == "Your function stops with an error."
+
+
+def test_a_changed_dict_is_seen():
+    given = [({"a": 1},)]
+    assert not check(lambda d: d.pop("a"), lambda d: d["a"], inputs=given)
+
+
+def test_the_line_shown_is_the_innermost_of_the_function():
+    def deeper(n):
+        if n == 0:
+            return 1 / 0
+        return deeper(n - 1)
+
+    assert "return 1 / 0" in check(deeper, abs, inputs=[(2,)]).rows[1][1]

@@ -12,3 +12,8 @@ def test_hints_open_one_after_the_other():
     assert re.search(r"one <code>x &lt; y</code></div><details>", shown)
     assert r"two \(a\)</div><details>" in shown
     assert repr(hint("a", "b")) == "Hint 1: a\nHint 2: b"
+
+
+def test_two_hints_are_counted_and_one_is_not():
+    assert "Hint 1 of 2" in hint("a", "b")._repr_html_()
+    assert "<summary>Hint 1</summary>" in hint("a")._repr_html_()

@@ -54,3 +54,9 @@ def test_plain_text_says_what_it_would_be():
         "? Of 01_generate?",
         "    ( ) a",
     ]
+
+
+def test_where_to_go_instead_is_a_later_chapter():
+    """And the order is that of the book, not that of the questions."""
+    form = placement([asked("04_kv_cache"), asked("01_generate")])
+    assert form.grade(["b", "b"])[1].startswith(f"Start with {CHAPTERS['01_generate'].label}.")

@@ -239,3 +239,11 @@ def test_a_text_explains_the_right_option():
     both = quiz("?", ["a", "b", "c"], ["b", "c"], explain="Since b.")
     assert both.grade(["b", "c"]) == (True, "Right. b: Since b.")
     assert "Since b." in both._repr_html_()
+
+
+def test_defaults_of_a_quiz():
+    hundred = quiz("?", answer=100)
+    assert hundred.grade("101")[0] and not hundred.grade("101.1")[0]
+    assert not quiz("?", answer=0).grade("0.01")[0]
+    assert len(hundred.quiz_id) == 12
+    assert quiz("Which?", ["a", "b"], "a").grade("a")[0], "two options are enough"

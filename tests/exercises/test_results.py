@@ -19,3 +19,10 @@ def test_results_say_their_verdict_in_words():
     assert "Exercise 1: Right." in right._repr_html_()
     assert "Not yet." in wrong._repr_html_()
     assert 'role="status"' in wrong._repr_html_()
+
+
+def test_the_chapter_is_the_last_one_in_the_path(monkeypatch):
+    monkeypatch.setenv("JPY_SESSION_NAME", "/home/10_books/notebooks/01_generate.ipynb")
+    assert 'data-page="01_generate"' in check(1, 1, name="Exercise 1")._repr_html_()
+    monkeypatch.delenv("JPY_SESSION_NAME")
+    assert 'data-page=""' in check(1, 1, name="Exercise 1")._repr_html_()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from exercises.strange import Hostile, Unreadable
-from firsttoken.exercises.text import show
+from firsttoken.exercises.text import cut, show, with_unit
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,11 @@ def test_show(value, text):
 
 def test_show_survives_what_cannot_be_touched():
     assert show(Hostile()).startswith("<Hostile")
+
+
+def test_long_texts_are_cut():
+    assert show(np.arange(16)).startswith("array([ 0, 1, 2, 3, 4")
+    assert "shape" in show(np.arange(17))
+    assert cut("a" * 300) == "a" * 300
+    assert cut("a" * 301) == "a" * 299 + "…"
+    assert (with_unit(2.5, "GB"), with_unit(2000.0, "")) == ("2.5 GB", "2,000")

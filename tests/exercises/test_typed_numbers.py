@@ -30,3 +30,11 @@ from firsttoken.exercises import check
 )
 def test_right_in_any_spelling(answer):
     assert check(answer, lambda: CACHE / 1e9, unit="GB")
+
+
+def test_units_of_time_and_the_longest_text():
+    assert check("1 h", 60, unit="min")
+    assert check("2 min", 120, unit="s")
+    assert check("0" * 99 + "4", 4.0), "a hundred characters"
+    assert "can be read" in check("0" * 100 + "4", 4.0).message
+    assert "Give the answer in s" in check("1 m", 1, unit="s").message
