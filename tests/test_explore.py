@@ -186,6 +186,7 @@ def test_a_button_moves_the_slider_that_play_names(run, site):
     assert links == [((button, "value"), (slider, "index"))]
     assert (button.min, button.value, button.max, button.step) == (0, 1, 2, 1)
     assert not button.playing and not button.repeat and isinstance(word, ipywidgets.Dropdown)
+    assert button.interval == 1500  # ms, as the docstring says
 
 
 def test_labels_units_and_formats(run):
@@ -233,6 +234,17 @@ def test_an_error_takes_the_figures_place_until_the_next_good_frame(run):
     assert len(picture.value.splitlines()) <= 4
     slope.index = 0
     assert without_box(picture.value) == without_box(good)
+
+
+def test_an_error_shows_the_calls_that_led_to_it(run):
+    def innermost(slope):
+        return 1 / (slope - 1)
+
+    def outer(ax, slope):
+        ax.plot([0, innermost(slope)])
+
+    _, picture = run(outer, alt=ALT, slope=[1, 2])
+    assert "in outer" in picture.value and "in innermost" in picture.value
 
 
 def test_an_error_deep_in_matplotlib_shows_the_readers_line(run):

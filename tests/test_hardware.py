@@ -93,6 +93,11 @@ def test_h100_ridge_point():
     assert abs(1979e12 / h100.bandwidth - 2 * h100.ridge_point()) < 1
 
 
+def test_a_rate_that_nobody_names_is_bf16():
+    h100 = ACCELERATORS["H100-SXM"]
+    assert h100.peak() == h100.peak("bf16") != h100.peak("fp32")
+
+
 def test_memory_is_decimal():
     assert ACCELERATORS["H100-SXM"].memory_bytes == 80e9
     assert ACCELERATORS["H200-SXM"].memory_bytes == 141e9

@@ -416,3 +416,14 @@ def test_wrong_budgets_are_refused():
         latency_budget(n_output=1, prefill_s=1.0, decode_s=1.0, queue_s=-1)
     with pytest.raises(ValueError, match="n_output must be an integer of at least 1, got 0"):
         latency_budget(n_output=0, prefill_s=1.0, decode_s=1.0)
+
+
+def test_the_percentiles_that_nobody_names():
+    summary = summarize([RequestTrace(0.0, (1.0, 2.0))])
+    assert set(summary.ttft.percentiles_s) == {50, 95, 99}
+
+
+def test_nobody_leaves_before_arriving_at_the_same_time():
+    """Forty requests, one after another: each comes at the moment at which the last one goes."""
+    times_s, n = in_system(RequestTrace(float(i), (i + 1.0,)) for i in range(40))
+    assert n.tolist() == [1, *[2, 1] * 39, 0] and times_s.tolist() == sorted(times_s)

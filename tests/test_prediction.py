@@ -69,6 +69,9 @@ KNOWN = exact_profile(ARCH, [1, 3], ("fp32", "bf16"))
         ([0.02, 0.03, 0.04], 0.5, "only 50% of the cores"),
         ([0.2, 0.3, 0.4], 0.5, "or more and other programs left only 50%"),
         ([0.02], None, ""),  # a GPU: nobody knows its share
+        ([0.2] * 4, 0.85, ""),  # the limits themselves
+        ([0.21] * 4, 0.85, "a quarter of the repeated measurements differ by 21%"),
+        ([0.2] * 4, 0.84, "only 84% of the cores"),
     ],
 )
 def test_busy_machines_are_seen(spreads, share, reason):
@@ -78,6 +81,10 @@ def test_busy_machines_are_seen(spreads, share, reason):
         provenance=KNOWN.provenance | {"core_share": share},
     )
     assert reason in profile.busy and bool(profile.busy) == bool(reason)
+
+
+def test_a_machine_of_no_known_device_is_a_cpu():
+    assert not replace(KNOWN, provenance={}).host_overlaps
 
 
 def test_a_profile_survives_json():
@@ -166,6 +173,8 @@ def test_a_tiny_cache_costs_what_the_smallest_measured_one_does():
     reads = {("fp32", 1, 2, 1000): 1e-6, ("fp32", 1, 2, 50_000): 1e-3}
     steep = replace(profile, kv_read_s=reads)
     assert prediction._attention_s(steep, "fp32", 1, 2, 10) == 1e-6
+    between = replace(steep, kv_read_s=reads | {("fp32", 1, 2, 9000): 5.0})  # not on the line
+    assert prediction._attention_s(between, "fp32", 1, 2, 50_000) == pytest.approx(1e-3)
     assert prediction._attention_s(steep, "fp32", 1, 2, 99_000) == pytest.approx(2e-3, rel=1e-3)
 
 
@@ -267,6 +276,8 @@ def test_a_ladder_needs_something_to_predict():
     profile = exact_profile(ARCH, [1])
     with pytest.raises(ValueError, match="points hold 1 of fp32, expected at least 2"):
         ladder(ARCH, profile, [DecodePoint("fp32", 1, 10, 1.0, 0.0, 1e9)])
+    two = [DecodePoint("fp32", 1, context, 1.0, 0.0, 1e9) for context in (10, 20)]
+    assert len(ladder(ARCH, profile, two)) == len(RUNGS) + 1
 
 
 # --- drift

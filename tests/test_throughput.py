@@ -317,6 +317,34 @@ def test_twice_the_load_on_twice_the_machines():
 # --- errors
 
 
+def test_what_a_call_leaves_open():
+    """A decode step, a Pareto front and a best batch go by memory, a prefill by the roofline."""
+    for of_models in (
+        lambda **m: decode_step(LLAMA_7B, H100, 2048, 1, **m).step_s,
+        lambda **m: [step.step_s for step in pareto(LLAMA_7B, H100, [2048], 1, **m)],
+    ):
+        assert of_models() == of_models(model="memory") != of_models(model="roofline")
+    limit = decode_step(LLAMA_7B, H100, 2048, 1, model="memory").step_s
+    batches = [best_batch(LLAMA_7B, H100, 1, limit, **m) for m in ({}, {"model": "memory"})]
+    assert batches == [2048, 2048] != best_batch(LLAMA_7B, H100, 1, limit, model="roofline")
+    assert (
+        prefill(LLAMA_7B, H100, 200, batch=8)
+        == prefill(LLAMA_7B, H100, 200, batch=8, model="roofline")
+        != prefill(LLAMA_7B, H100, 200, batch=8, model="layers")
+    )
+    assert bandwidth_bound(LLAMA_7B, H100) == bandwidth_bound(LLAMA_7B, H100, batch=1, context=1)
+
+
+def test_a_limit_is_met_exactly():
+    """Memory that the step just fills, and a machine so slow that only no limit allows it."""
+    needed = decode_step(LLAMA_7B, H100, 8, 1024).memory_bytes
+    full = dataclasses.replace(H100, memory_bytes=needed)
+    assert decode_step(LLAMA_7B, full, 8, 1024).fits and best_batch(LLAMA_7B, full, 1024) == 8
+    slow = dataclasses.replace(full, bandwidth=1e9)
+    assert decode_step(LLAMA_7B, slow, 8, 1024).step_s > 10
+    assert best_batch(LLAMA_7B, slow, 1024) == 8
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
