@@ -69,6 +69,21 @@ def test_keys_that_are_not_turned_back_are_wrong():
     assert largest_difference(model, cache, cached(model, ids[5:])) > 0.1
 
 
+def test_dropping_the_oldest_at_every_step_is_attention_with_a_window():
+    """In every layer, not in the first alone: each token saw the last `window` when it came."""
+    window, ids, weights = 5, list(range(20)), random_weights()
+    model, cache = llama.Llama(ARCH, weights), KVCache(ARCH, 1, window)
+    logits = []
+    for token in ids:
+        if cache.length == window:
+            evict(model, cache, 1)
+        logits.append(model([[token]], cache)[0, -1])
+    windowed = llama.Llama(ARCH.replace(window=window), weights)
+    np.testing.assert_allclose(logits, windowed([ids])[0], atol=1e-4)
+    wider = llama.Llama(ARCH.replace(window=window + 1), weights)
+    assert np.abs(logits - wider([ids])[0]).max() > 0.1
+
+
 def test_deeper_layers_remember_what_was_dropped():
     model, ids = llama.Llama(ARCH, random_weights()), list(range(20))
     cache = cached(model, ids)
