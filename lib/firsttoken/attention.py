@@ -254,8 +254,8 @@ def receptive_field(arch: Architecture, n_tokens: int, sinks: int = 0) -> Array:
 
     Shapes: result (n_tokens, n_tokens) of bool: [i, j] says whether output i can depend on input j
     Raises: ValueError for a negative number of tokens or sinks.
-    Source: Beltagy et al. 2020, arXiv:2004.05150, sec. 3.1; Jiang et al. 2023, arXiv:2310.06825,
-            sec. 2 (w per layer in both: theirs leaves out the token itself)
+    Source: Jiang et al. 2023, arXiv:2310.06825, sec. 2 (w back per layer: theirs leaves out the
+            token itself); Beltagy et al. 2020, arXiv:2004.05150, sec. 3.1 (w/2 to each side)
 
     >>> arch = Architecture("toy", 3, 8, 2, 2, 4, 16, 32, window=3)
     >>> receptive_field(arch, 10)[-1].sum()  # itself, and 3 layers of 2 more
