@@ -120,6 +120,10 @@ def integer_weights(directory):
     save_file({"x": torch.zeros(2, dtype=torch.int8)}, directory / "model.safetensors")
 
 
+def no_theta(directory):
+    edit_json(directory / "config.json", rope_parameters=None, rope_theta=None)
+
+
 def wider(directory):
     edit_json(directory / "config.json", intermediate_size=81)
 
@@ -157,6 +161,7 @@ INDEX = "model.safetensors.index.json"
             write(INDEX, b'{"weight_map": {"x": "part.safetensors"}}'),
             "part.safetensors cannot be",
         ),
+        (no_theta, "rope_theta None"),
         (wider, r"mlp.gate_proj.weight has shape \(80, 48\), expected \(81, 48\)"),
         (more_layers, "lack 9 tensors, first model.layers.3"),
     ],

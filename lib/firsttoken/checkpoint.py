@@ -45,6 +45,8 @@ def read_checkpoint(directory: str | Path) -> Checkpoint:
     if activation != "silu":
         raise ValueError(f"hidden_act {activation!r} in {directory}: expected silu")
     arch = from_hf_config(config).replace(name=directory.resolve().name)
+    if arch.rope_theta is None:
+        raise ValueError(f"rope_theta None in {directory}: expected a number")
     generation = directory / "generation_config.json"
     eos = (_read_json(generation) if generation.exists() else config).get("eos_token_id")
     weights: dict[str, Array] = {}
