@@ -20,50 +20,6 @@ from firsttoken.threads import blas_threads
 Array = np.ndarray
 
 
-class _Matrix:
-    """A matrix [in, out] of weights for products `x @ matrix`, kept in panels of 64 columns.
-
-    A pass over one token and a pass over a few read the same weights, and should take about as
-    long. NumPy's product of a few rows does so only where each stretch of columns lies in one
-    piece of memory; else it jumps from row to row, or first copies the weights. And some
-    processors spend longer on preparing the product of a few rows than on the rows one by one,
-    the second of which finds the panel in the cache.
-    """
-
-    __array_ufunc__ = None  # so that NumPy leaves `array @ matrix` to this class
-    width, few = 64, 7
-
-    def __init__(self, transposed: Array):
-        n_out, n_in = transposed.shape
-        width = self.width if n_out % self.width == 0 else n_out
-        panels = transposed.reshape(-1, width, n_in).swapaxes(1, 2)
-        self.panels = np.ascontiguousarray(panels)  # [out / width, in, width]
-        self.shape = n_in, n_out
-
-    def __rmatmul__(self, x: Array) -> Array:
-        rows = x.reshape(-1, x.shape[-1])
-        if len(rows) <= self.few:
-            product = (rows[:, None] @ self.panels[:, None])[:, :, 0]
-        else:
-            product = rows @ self.panels  # [out / width, rows, width]
-        return product.swapaxes(0, 1).reshape(*x.shape[:-1], -1)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.concatenate(self.panels, axis=1, dtype=dtype)
-
-
-@dataclass(frozen=True)
-class _Block:
-    """The weights of one layer, each matrix [in, out], those with one input side by side."""
-
-    attention_norm: Array  # [D]
-    qkv: _Matrix  # [D, (N + 2K)·H]
-    out: _Matrix  # [N·H, D]
-    mlp_norm: Array  # [D]
-    gate_up: _Matrix  # [D, 2F]
-    down: _Matrix  # [F, D]
-
-
 class Llama:
     """A Llama-style decoder: token ids in, logits of each next token out.
 
@@ -254,13 +210,57 @@ def load_model(
         )
     if n_threads is not None:
         check_count("n_threads", n_threads, at_least=1)
-    if backend == "numpy":
-        model = Llama.from_pretrained(directory)
-    elif backend == "torch":
-        from firsttoken import llama_torch  # takes a second to import: only on demand
+    if backend == "torch":
+        from firsttoken.llama_torch import Llama as TorchLlama  # a second to import: on demand
 
-        model = llama_torch.Llama.from_pretrained(directory)
+        model: Llama | TorchLlama = TorchLlama.from_pretrained(directory)
+    elif backend == "numpy":
+        model = Llama.from_pretrained(directory)
     else:
         raise ValueError(f"backend must be 'numpy' or 'torch', got {backend!r}")
     model.n_threads = n_threads
     return model
+
+
+class _Matrix:
+    """A matrix [in, out] of weights for products `x @ matrix`, kept in panels of 64 columns.
+
+    A pass over one token and a pass over a few read the same weights, and should take about as
+    long. NumPy's product of a few rows does so only where each stretch of columns lies in one
+    piece of memory; else it jumps from row to row, or first copies the weights. And some
+    processors spend longer on preparing the product of a few rows than on the rows one by one,
+    the second of which finds the panel in the cache.
+    """
+
+    __array_ufunc__ = None  # so that NumPy leaves `array @ matrix` to this class
+    width, few = 64, 7
+
+    def __init__(self, transposed: Array):
+        n_out, n_in = transposed.shape
+        width = self.width if n_out % self.width == 0 else n_out
+        panels = transposed.reshape(-1, width, n_in).swapaxes(1, 2)
+        self.panels = np.ascontiguousarray(panels)  # [out / width, in, width]
+        self.shape = n_in, n_out
+
+    def __rmatmul__(self, x: Array) -> Array:
+        rows = x.reshape(-1, x.shape[-1])
+        if len(rows) <= self.few:
+            product = (rows[:, None] @ self.panels[:, None])[:, :, 0]
+        else:
+            product = rows @ self.panels  # [out / width, rows, width]
+        return product.swapaxes(0, 1).reshape(*x.shape[:-1], -1)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.concatenate(self.panels, axis=1, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The weights of one layer, each matrix [in, out], those with one input side by side."""
+
+    attention_norm: Array  # [D]
+    qkv: _Matrix  # [D, (N + 2K)·H]
+    out: _Matrix  # [N·H, D]
+    mlp_norm: Array  # [D]
+    gate_up: _Matrix  # [D, 2F]
+    down: _Matrix  # [F, D]

@@ -33,7 +33,9 @@ def rope_frequencies(
     # float32 throughout, as the models were trained: at far positions the rounding shows.
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / head_dim
     frequencies = 1 / float(theta) ** exponents
-    kind = "default" if scaling is None else scaling.get("rope_type", scaling.get("type"))
+    if scaling is None:
+        return frequencies
+    kind = scaling.get("rope_type", scaling.get("type"))
     if kind == "default":
         return frequencies
     if kind == "linear":

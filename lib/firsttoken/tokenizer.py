@@ -115,15 +115,15 @@ def _token_bytes(library: tokenizers.Tokenizer, path: Path) -> list[bytes]:
     table = []
     for token_id in range(library.get_vocab_size()):
         if token_id in added:
-            token = added[token_id]
-            table.append(b"" if token.special else token.content.encode("utf-8"))
+            mark = added[token_id]
+            table.append(b"" if mark.special else mark.content.encode("utf-8"))
             continue
-        token = library.id_to_token(token_id)
-        if token is None or not byte_of.keys() >= set(token):
+        chars = library.id_to_token(token_id)
+        if chars is None or not byte_of.keys() >= set(chars):
             raise ValueError(
-                f"{path} is not byte-level: token {token_id} is {token!r}, expected byte characters"
+                f"{path} is not byte-level: token {token_id} is {chars!r}, expected byte characters"
             )
-        table.append(bytes(byte_of[char] for char in token))
+        table.append(bytes(byte_of[char] for char in chars))
     missing = set(range(256)) - {token[0] for token in table if len(token) == 1}
     if missing:
         raise ValueError(
