@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from firsttoken import plots
 
@@ -222,6 +223,10 @@ def test_log_axes_have_plain_labels():
     drawing = plots.svg_drawing(fig)
     for label in (">100<", ">10⁵<", ">10⁻⁵<", ">0.1<"):
         assert label in drawing
+    ax.set(xticks=[1e3, 1e4], yticks=[1e-4, 1e-3])  # where powers begin
+    drawing = plots.svg_drawing(fig)
+    for label in (">1,000<", ">10⁴<", ">10⁻⁴<", ">0.001<"):
+        assert label in drawing
     assert "<tspan" not in drawing
 
 
@@ -237,6 +242,11 @@ def test_a_wide_figure_scrolls_inside_its_own_box():
     fig = Figure(figsize=(10, 3))
     fig.add_subplot()
     assert html_of(fig).startswith('<div style="overflow-x:auto" tabindex="0"')
+
+
+def test_the_view_box_leaves_room_around_the_ink():
+    box = Bbox([[10, 20], [110, 70]])
+    assert 'viewBox="7 17 106 56"' in plots.inline_svg("", "a box", box)
 
 
 def test_show_displays_once_and_closes(monkeypatch):
