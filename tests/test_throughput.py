@@ -327,11 +327,8 @@ def test_what_a_call_leaves_open():
     limit = decode_step(LLAMA_7B, H100, 2048, 1, model="memory").step_s
     batches = [best_batch(LLAMA_7B, H100, 1, limit, **m) for m in ({}, {"model": "memory"})]
     assert batches == [2048, 2048] != best_batch(LLAMA_7B, H100, 1, limit, model="roofline")
-    assert (
-        prefill(LLAMA_7B, H100, 200, batch=8)
-        == prefill(LLAMA_7B, H100, 200, batch=8, model="roofline")
-        != prefill(LLAMA_7B, H100, 200, batch=8, model="layers")
-    )
+    given = LLAMA_7B, H100, 200, 8
+    assert prefill(*given) == prefill(*given, model="roofline") < prefill(*given, model="layers")
     assert bandwidth_bound(LLAMA_7B, H100) == bandwidth_bound(LLAMA_7B, H100, batch=1, context=1)
 
 
