@@ -22,13 +22,10 @@ from firsttoken.batching import Request, simulate
 from firsttoken.constrained import Constraint, Regex
 from firsttoken.engine import (
     Engine,
-    MeasuredCost,
     decision_margins,
-    fit_cost,
-    measure_cost,
-    record_steps,
     serve_trace,
 )
+from firsttoken.engine_cost import record_steps
 from firsttoken.generate import generate
 from firsttoken.kv_cache import KVCache
 from firsttoken.llama import load_model
@@ -714,7 +711,7 @@ def test_who_has_all_tokens_cannot_be_aborted_any_more(hook):
     assert seen == [hook] and engine.stats.aborted == 0 and idle(engine)
 
 
-# --- real time, and what steps cost
+# --- real time
 
 
 def test_serving_sends_each_request_when_it_arrives():
@@ -755,70 +752,3 @@ def test_serving_names_what_is_wrong():
     engine.submit([1], SamplingParams())
     with pytest.raises(ValueError, match="expected an idle one"):
         serve_trace(engine, [], [])
-
-
-rates = st.one_of(st.just(0.0), st.floats(1e-6, 1e-2))
-some_rates = st.tuples(st.floats(1e-6, 1e-2), rates, rates, rates, rates)
-shapes = st.tuples(
-    st.lists(st.tuples(st.integers(1, 300), st.integers(0, 300)), max_size=4),
-    st.lists(st.integers(1, 500), max_size=16),
-).filter(any)
-
-
-@given(some_rates, st.integers(0, 1000))
-def test_a_fit_finds_the_rates_that_made_the_times(true_rates, seed):
-    rng = np.random.default_rng(seed)
-    true = MeasuredCost(*true_rates)
-    steps = []
-    for _ in range(40):
-        prefills = [
-            (int(rng.integers(1, 99)), int(rng.integers(99))) for _ in range(rng.integers(3))
-        ]
-        decodes = rng.integers(1, 500, size=rng.integers(1, 9)).tolist()
-        steps.append((prefills, decodes, true(prefills, decodes)))
-    fitted = fit_cost(steps)
-    for prefills, decodes, seconds in steps:
-        assert fitted(prefills, decodes) == pytest.approx(seconds, rel=1e-6)
-
-
-@given(st.lists(st.tuples(shapes, st.floats(1e-4, 1.0)), min_size=5, max_size=30))
-def test_no_fitted_rate_is_negative_and_steps_add_up(timed):
-    fitted = fit_cost((*shape, seconds) for shape, seconds in timed)
-    values = list(vars(fitted).values())
-    assert all(0 <= rate < np.inf for rate in values) and any(values)
-    for (prefills, decodes), _ in timed:
-        apart = sum(fitted([p], []) for p in prefills) + sum(fitted([], [d]) for d in decodes)
-        n = len(prefills) + len(decodes)
-        assert fitted(prefills, decodes) == pytest.approx(apart - (n - 1) * fitted.step_s)
-
-
-def test_a_fit_needs_steps():
-    with pytest.raises(ValueError, match="steps: 4, expected at least 5"):
-        fit_cost([([], [1], 1.0)] * 4)
-    with pytest.raises(ValueError, match="all of positive seconds"):
-        fit_cost([([], [1], 0.0)] * 5)
-
-
-def test_a_measured_cost_is_that_of_all_rounds(monkeypatch):
-    """The clock of this test says 1 ms per token and 5 ms per step; the last round is disturbed."""
-    made = []
-
-    class Timed(Engine):
-        def __init__(self, *args):
-            super().__init__(*args)
-            self.clock_s = 0.0
-            made.append(self)
-
-        def now_s(self):
-            return self.clock_s
-
-        def _count(self, **more):
-            super()._count(**more)
-            disturbed = 2.0 if len(made) == 3 else 1.0
-            self.clock_s += disturbed * (0.001 * more.get("computed_tokens", 0))
-            self.clock_s += disturbed * 0.005 * more.get("steps", 0)
-
-    monkeypatch.setattr("firsttoken.engine.Engine", Timed)
-    cost = measure_cost(CHAIN, max_batch=3, token_budget=9, n_prompt=12, n_output=8, rounds=3)
-    assert len(made) == 3 and cost.step_s == pytest.approx(0.005, rel=1e-6)
-    assert cost([(8, 3)], [5]) == pytest.approx(0.014, rel=1e-6)
