@@ -5,9 +5,10 @@ windows reach.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from firsttoken.architectures import Architecture
 from firsttoken.kv_cache import KVCache
@@ -90,16 +91,54 @@ def online_softmax(scores: Array, values: Array) -> Array:
         raise ValueError("scores must be finite or -inf, got NaN or inf")
     if (scores == -np.inf).all(axis=-1).any():
         raise ValueError("scores are all -inf in a row: there is nothing to take a mean of")
-    peak = np.full(scores.shape[:-1], -np.inf, dtype=scores.dtype)
-    total, mixed = np.zeros_like(peak), np.zeros_like(values[..., 0, :])
-    for score, value in zip(np.moveaxis(scores, -1, 0), np.moveaxis(values, -2, 0), strict=True):
-        higher = np.maximum(peak, score)
+    mean = SoftmaxMean((*scores.shape[:-1], 1, values.shape[-1]), np.result_type(scores, values))
+    for i in range(scores.shape[-1]):
+        here = slice(i, i + 1)
+        mean.add(scores[..., None, here], [values[..., here, :]])
+    return mean.result()[..., 0, :]
+
+
+class SoftmaxMean:
+    """Means weighted by a softmax whose scores come in parts: the state of an online softmax.
+
+    `peak` is the largest score so far, `total` the sum of the weights and `mixed` the weighted sum
+    of the values, both relative to the peak.
+
+    Shapes: mixed (…, T, H); peak, total (…, T, 1); T means of S values with scores (…, T, S)
+    Source: Milakov & Gimelshein 2018, arXiv:1805.02867, alg. 3 and sec. 3.1 (parts)
+
+    >>> mean = SoftmaxMean((1, 1))
+    >>> for score, value in ((0.0, 0.0), (np.log(3.0), 4.0)):
+    ...     mean.add(np.array([[score]]), [np.array([[value]])])
+    >>> mean.result().round(12).tolist()
+    [[3.0]]
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike = float) -> None:
+        self.peak = np.full((*shape[:-1], 1), -np.inf, dtype=dtype)
+        self.total, self.mixed = np.zeros_like(self.peak), np.zeros(shape, dtype=dtype)
+
+    def add(self, scores: Array, values: Sequence[Array]) -> None:
+        """Add a part: scores (…, T, s), and its values (…, s, H) as arrays that follow each other.
+
+        Scores may be -inf: nothing to weigh.
+        """
+        higher = np.maximum(self.peak, scores.max(axis=-1, keepdims=True))
         reference = np.where(higher == -np.inf, 0, higher)  # -inf: nothing to weigh so far
-        shrink, weight = np.exp(peak - reference), np.exp(score - reference)
-        total = total * shrink + weight
-        mixed = mixed * shrink[..., None] + weight[..., None] * value
-        peak = higher
-    return mixed / total[..., None]
+        shrink, weights = np.exp(self.peak - reference), scores - reference
+        np.exp(weights, out=weights)
+        self.peak = higher
+        self.total = self.total * shrink + weights.sum(axis=-1, keepdims=True)
+        self.mixed *= shrink
+        mixed, start = self.mixed, 0
+        for part in values:
+            end = start + part.shape[-2]
+            mixed += weights[..., start:end] @ part
+            start = end
+
+    def result(self) -> Array:
+        """Return the means, (…, T, H)."""
+        return self.mixed / self.total
 
 
 class LatentAttention:

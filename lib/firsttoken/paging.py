@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from firsttoken.architectures import Architecture
-from firsttoken.attention import attention
+from firsttoken.attention import SoftmaxMean, attention
 from firsttoken.checks import check_count
 
 Array = np.ndarray
@@ -513,8 +513,7 @@ def _merged_attention(
     keys = keys.swapaxes(2, 3)  # a view: [n_blocks, K, H, block_size]
     position = np.arange(length - n_new, length)[:, None]  # of each query
 
-    peak = np.full((*rows.shape[:2], 1), -np.inf, dtype=rows.dtype)
-    total, mixed = np.zeros_like(peak), np.zeros_like(rows)
+    mean = SoftmaxMean(rows.shape, rows.dtype)
     per_part = max(1, part // block_size)
     for first in range(0, math.ceil(length / block_size), per_part):
         blocks = table[first : first + per_part]
@@ -524,16 +523,10 @@ def _merged_attention(
         if end > length - n_new + 1:  # some of these keys come after some of the queries
             by_query = scores.reshape(n_kv_heads, -1, n_new, end - start)  # a view
             np.copyto(by_query, -np.inf, where=np.arange(start, end) > position)
-
-        higher = np.maximum(peak, scores.max(axis=-1, keepdims=True))
-        shrink, peak = np.exp(peak - higher), higher
-        weights = np.exp(np.subtract(scores, peak, out=scores), out=scores)
-        total = total * shrink + weights.sum(axis=-1, keepdims=True)
-        mixed *= shrink
-        for i, block in enumerate(blocks):
-            weight = weights[..., i * block_size : (i + 1) * block_size]
-            mixed += weight @ values[block, :, : weight.shape[-1]]
-    return (mixed / total).reshape(query.shape)
+        parts = [values[block] for block in blocks]
+        parts[-1] = parts[-1][:, : (end - start - 1) % block_size + 1]
+        mean.add(scores, parts)
+    return mean.result().reshape(query.shape)
 
 
 def _check_paged(
