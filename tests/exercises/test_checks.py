@@ -108,3 +108,11 @@ def test_defaults():
     some = {"doubles": lambda x: 2 * x, "triples": lambda x: 3 * x, "is 0": lambda x: 0}
     result = check_test(lambda f: f(1) > 0, abs, some)
     assert "accepts wrong implementations: doubles; triples." in result.message
+
+
+def test_numbers_that_a_test_returns_are_no_verdict():
+    def by_assert(f):
+        good_test(f)
+        return f(np.array([0.0, 1.0]))
+
+    assert check_test(by_assert, lambda x: x * x, MUTANTS)

@@ -1,6 +1,7 @@
 """Arrays, collections and objects: the first difference is named."""
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -75,3 +76,19 @@ def test_booleans_of_numpy_and_texts_among_numbers():
     assert check(np.True_, True)
     assert not check(["1", 2.5], [1.0, 2.5])
     assert "transposed" not in check(np.zeros((2, 4)), np.zeros((2, 3))).message
+
+
+def test_only_numbers_are_numbers():
+    class Four:
+        def __float__(self):
+            return 4.0
+
+    assert not check(Four(), 4.0)
+    assert check([1, Fraction(1, 2)], [1.0, 0.5])
+    assert not check([True, Fraction(1, 2)], [1.0, 0.5])
+
+
+def test_nan_is_named_only_where_none_was_expected():
+    want = np.array([np.nan, 1.0])
+    result = check(lambda: np.array([np.nan, 2.0]), lambda: want, inputs=[()])
+    assert "Wrong in 1 of 2" in result.message

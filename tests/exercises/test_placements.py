@@ -60,3 +60,16 @@ def test_where_to_go_instead_is_a_later_chapter():
     """And the order is that of the book, not that of the questions."""
     form = placement([asked("04_kv_cache"), asked("01_generate")])
     assert form.grade(["b", "b"])[1].startswith(f"Start with {CHAPTERS['01_generate'].label}.")
+
+
+def test_instead_of_a_chapter_to_come_a_later_one_is_named():
+    stems = list(CHAPTERS)
+    to_come = [
+        stem
+        for stem in stems
+        if not CHAPTERS[stem].n_tasks and any(CHAPTERS[s].n_tasks for s in stems if s > stem)
+    ]
+    for stem in to_come:
+        later = next(s for s in sorted(stems) if s > stem and CHAPTERS[s].n_tasks)
+        said = placement([asked(stem)]).grade(["b"])[1]
+        assert f"It is not written yet; go on with {CHAPTERS[later].label}." in said

@@ -38,3 +38,7 @@ def test_units_of_time_and_the_longest_text():
     assert check("0" * 99 + "4", 4.0), "a hundred characters"
     assert "can be read" in check("0" * 100 + "4", 4.0).message
     assert "Give the answer in s" in check("1 m", 1, unit="s").message
+
+
+def test_a_unit_of_a_family_has_no_singular():
+    assert "Give the answer in ms" in check("1 m", 1, unit="ms").message

@@ -127,3 +127,16 @@ def test_where_one_message_ends_and_the_next_begins(answer, right, options, word
 def test_a_right_array_is_right_without_its_numbers():
     assert check([1.0, 2.0], [1.0, 2.0]).message == ""
     assert check(3.0, 3.0).message == "3"
+
+
+def test_prefixes_are_counted():
+    assert "1000^2 times too small" in check(12e-6, 12.0, unit="tokens").message
+    assert "1000^3 times too large" in check(12e9, 12.0, unit="tokens").message
+
+
+def test_a_mistake_of_two_arguments_is_shown_and_not_passed_over():
+    assert check(1.0, 2.0, mistakes=[(lambda a, b: True, "m")]).status == "open"
+
+
+def test_a_mistake_of_any_arguments_is_computed():
+    assert check(8.0, 4.0, mistakes=[(lambda *given: 8.0, "Eight.")]).message == "Eight."
