@@ -90,6 +90,9 @@ check: .venv/test .venv/book ## what CI runs: linters, tests, site, real browser
 	@echo "Checking style."
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
+	@echo "Checking types and the floors of the house."
+	@$(PY) -m mypy
+	@.venv/bin/lint-imports
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory book
 	@echo "Opening the site and JupyterLab in a browser."

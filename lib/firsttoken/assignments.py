@@ -8,6 +8,7 @@ import hashlib
 import math
 import os
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -55,7 +56,7 @@ def personal_rng(student: str, topic: str) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest[:16]))
 
 
-def _shown(value) -> str:
+def _shown(value: object) -> str:
     """Return a built-in value as a short text."""
     if type(value) is float:
         return f"{value:.6g}"
@@ -72,7 +73,7 @@ def _is(kind: type, kinds: Iterable[type]) -> bool:
     return False
 
 
-def _plain(name: str, value):
+def _plain(name: str, value: Any) -> Any:
     """Return `value` as built-in numbers, strings and lists; refuse whatever is none of these."""
     kind = type(value)
     if _is(kind, (bool, str, float, type(None))):
@@ -93,13 +94,15 @@ def _plain(name: str, value):
     raise AssertionError(f"{name}: got an object of type {kind.__name__}, expected {expected}")
 
 
-def _kind(value) -> str:
+def _kind(value: object) -> str:
     """Return what sort of thing a built-in value is, in words."""
     names = {bool: "True or False", str: "a text", list: "a sequence", type(None): "None"}
     return names.get(type(value), "a number")
 
 
-def _difference(got, expected, rtol: float, atol: float, reveal: bool, place: str = "") -> str:
+def _difference(
+    got: Any, expected: Any, rtol: float, atol: float, reveal: bool, place: str = ""
+) -> str:
     """Return what differs between two built-in values, in words; nothing if they agree."""
     where = f"at {place} " if place else ""
     if _kind(got) != _kind(expected):
@@ -124,7 +127,12 @@ def _difference(got, expected, rtol: float, atol: float, reveal: bool, place: st
 
 
 def expect(
-    name: str, got, expected, rtol: float = 1e-6, atol: float = 0.0, reveal: bool = False
+    name: str,
+    got: object,
+    expected: object,
+    rtol: float = 1e-6,
+    atol: float = 0.0,
+    reveal: bool = False,
 ) -> None:
     """Raise an AssertionError that says in words how `got` differs from `expected`, if it does.
 

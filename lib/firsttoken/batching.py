@@ -274,7 +274,7 @@ def simulate(
     finally:  # `cost` or `on_step` may raise: the pool is the caller's
         service.give_back()
     return [
-        RequestTrace(request.arrival_s, times, request.n_prompt)
+        RequestTrace(request.arrival_s, tuple(times), request.n_prompt)
         for request, times in zip(requests, service.token_times, strict=True)
     ]
 
@@ -320,7 +320,13 @@ def sweep(
     return dict(zip(points, bar, strict=True))
 
 
-def _summarize_run(trace, rate, cost, setting, slo) -> Summary:
+def _summarize_run(
+    trace: Callable[[float], Iterable[Request]],
+    rate: float,
+    cost: StepCost,
+    setting: Mapping[str, Any],
+    slo: SLO | None,
+) -> Summary:
     return summarize(simulate(trace(rate), cost=cost, **setting), slo)
 
 
@@ -479,6 +485,7 @@ class _Service:
 
     def _make_room(self) -> list[int]:
         """Give every decoding sequence a place for one more token; return who was preempted."""
+        assert self.pool is not None
         preempted: list[int] = []
         for i in list(self.decoding):
             while i not in preempted:
@@ -512,7 +519,7 @@ class _Service:
         left = self.budget - len(self.decoding)
         prompts = []
         for i, before in self.prefilling:
-            new = min(left, self._n_text(i) - before)
+            new = int(min(left, self._n_text(i) - before))  # without a budget left is infinite
             left -= new
             self.line.charge(i, new)
             prompts.append((i, new, before))
@@ -521,7 +528,7 @@ class _Service:
             before = self.swapped.get(i, 0)
             new = self._n_text(i) - before
             if self.policy == "chunked":
-                new = min(new, left)
+                new = int(min(new, left))
             if not 1 <= new <= left or not self._has_blocks(i):
                 break
             self.line.leave(i)
@@ -567,6 +574,7 @@ class _Service:
             self._free(i)
 
     def _free(self, i: int) -> None:
+        assert self.pool is not None
         self.pool.free(i)
         self.in_pool.remove(i)
 
@@ -594,7 +602,9 @@ class _Service:
             self._stop(i)
 
 
-def _check_budget(requests, token_budget: int | None, chunked: bool, regrows: bool) -> None:
+def _check_budget(
+    requests: Sequence[Request], token_budget: int | None, chunked: bool, regrows: bool
+) -> None:
     """Raise a ValueError unless every prompt can be computed within the token budget."""
     if token_budget is None:
         if chunked:
@@ -611,7 +621,7 @@ def _check_budget(requests, token_budget: int | None, chunked: bool, regrows: bo
             )
 
 
-def _check_pool(requests, pool: BlockPool | None) -> None:
+def _check_pool(requests: Sequence[Request], pool: BlockPool | None) -> None:
     """Raise a ValueError unless every request fits the pool when it is there alone."""
     if pool is None:
         return

@@ -258,8 +258,15 @@ def _shares(
     """Turn sums over steps into shares of the memory."""
     if steps == 0:
         raise ValueError(f"lengths all fit into {n_slots} slots at once; expected some to wait")
-    shares = [slots / (steps * n_slots) for slots in (used, reservation, internal)]
-    return Waste(*shares, external=1 - sum(shares), batch=n_running / steps)
+    total = steps * n_slots
+    kept = used + reservation + internal
+    return Waste(
+        used=used / total,
+        reservation=reservation / total,
+        internal=internal / total,
+        external=1 - kept / total,
+        batch=n_running / steps,
+    )
 
 
 def _round_up(size: int) -> int:

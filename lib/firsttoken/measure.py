@@ -30,11 +30,14 @@ from tqdm import tqdm
 from firsttoken.architectures import Architecture
 from firsttoken.hardware import Accelerator
 from firsttoken.prediction import LLAMA_100M, DecodePoint, MachineProfile
+from firsttoken.protocols import Cache, Model
 from firsttoken.provenance import load_average, processor
 from firsttoken.units import bytes_per_element
 
 if TYPE_CHECKING:
     import torch
+
+    from firsttoken.llama_torch import Llama
 
 _DTYPES = MappingProxyType({"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"})
 _FORMAT = 2  # of stored profiles; another number makes a stored one foreign
@@ -306,7 +309,7 @@ def _products(
     return run, sum(w.nbytes for w in matrices)
 
 
-def _calls(model, rows: int, dtype: str) -> Callable[[], None]:
+def _calls(model: "Llama", rows: int, dtype: str) -> Callable[[], None]:
     """Return a function that makes a step's products and attention in all layers, no more."""
     from torch.nn.functional import linear, scaled_dot_product_attention
 
@@ -365,7 +368,7 @@ def _noise(n: int, dtype: str, device: str) -> "torch.Tensor":
     return out
 
 
-def _random_llama(arch: Architecture, dtype: str, device: str, seed: int):
+def _random_llama(arch: Architecture, dtype: str, device: str, seed: int) -> "Llama":
     """Return a Llama in PyTorch with weights of the usual size and no meaning."""
     import torch
 
@@ -382,7 +385,7 @@ def _random_llama(arch: Architecture, dtype: str, device: str, seed: int):
     return Llama(arch, weights).to(device, getattr(torch, _DTYPES[dtype]))
 
 
-def _fill(cache, arch: Architecture, batch: int, length: int, seed: int) -> None:
+def _fill(cache: Cache, arch: Architecture, batch: int, length: int, seed: int) -> None:
     """Put noise where a prompt's keys and values would be: what is read costs the same."""
     import torch
 
@@ -395,7 +398,9 @@ def _fill(cache, arch: Architecture, batch: int, length: int, seed: int) -> None
         cache.append(layer, noise, noise)
 
 
-def _repeated(model, tokens, cache, n_steps: int) -> Callable[[], None]:
+def _repeated(
+    model: Model, tokens: "torch.Tensor", cache: Cache, n_steps: int
+) -> Callable[[], None]:
     """Return a function that decodes the same token `n_steps` times."""
     length = cache.length
 

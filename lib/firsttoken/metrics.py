@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -16,6 +16,13 @@ Array = np.ndarray
 
 # What misses a limit by the rounding of a clock's differences has met it.
 _SLACK = 1e-9
+
+
+class _Generation(Protocol):
+    """What `generate` gives back, as far as its clock is concerned."""
+
+    @property
+    def token_times_s(self) -> Sequence[float]: ...
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,11 @@ class RequestTrace:
 
     @classmethod
     def from_generation(
-        cls, generation, arrival_s: float, start_s: float | None = None, n_prompt: int = 0
+        cls,
+        generation: _Generation,
+        arrival_s: float,
+        start_s: float | None = None,
+        n_prompt: int = 0,
     ) -> "RequestTrace":
         """Return the trace of what `generate` gave back, called at `start_s` on your clock.
 

@@ -175,7 +175,8 @@ def replay(
             host.free(i)
         work[at] += n_prompt - n_cached - n_loaded + len(turn.answer)
         rows.append((at, n_prompt, n_cached, n_loaded))
-    return Replay(*np.array(rows).T, work=np.array(work))
+    pool, n_prompts, n_cached_tokens, n_loaded_tokens = np.array(rows).T
+    return Replay(pool, n_prompts, n_cached_tokens, n_loaded_tokens, np.array(work))
 
 
 def _check_replay(
