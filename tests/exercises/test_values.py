@@ -139,4 +139,6 @@ def test_a_mistake_of_two_arguments_is_shown_and_not_passed_over():
 
 
 def test_a_mistake_of_any_arguments_is_computed():
-    assert check(8.0, 4.0, mistakes=[(lambda *given: 8.0, "Eight.")]).message == "Eight."
+    mistakes = [(lambda *given: 8.0, "Eight.")]
+    assert check(8.0, 4.0, mistakes=mistakes).message == "Eight."
+    assert check(5.0, 4.0, mistakes=mistakes).message == "Too large."
