@@ -1093,3 +1093,18 @@ def test_a_request_of_the_callers_keeps_its_blocks():
     with pytest.raises(ValueError, match="request_id 1 is in use"):
         simulate([Request(0.0, 2, 2)] * 2, "continuous", lambda *_: 1.0, max_batch=2, pool=pool)
     assert pool.usage() == before and pool.n_tokens(1) == 3
+
+
+@pytest.mark.parametrize("batch", [0, -1, 1.5, True])
+def test_utilization_needs_a_batch(batch):
+    with pytest.raises(ValueError, match=f"batch must be an integer of at least 1, got {batch}"):
+        static_utilization(batch, 10)
+
+
+def test_defaults_of_a_trace():
+    for trace in (poisson_trace, bursty_trace):
+        default, said = (
+            trace(2.0, 9, np.random.default_rng(0), **lengths)
+            for lengths in ({}, {"n_prompt": 512, "n_output": 128})
+        )
+        assert default == said

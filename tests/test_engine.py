@@ -586,6 +586,23 @@ def test_a_wrong_engine_is_named():
             Engine(**{"model": CHAIN, "n_blocks": 4} | changes)
 
 
+def test_defaults_of_an_engine():
+    engine = Engine(CHAIN, n_blocks=4)
+    assert (engine.pool.n_blocks, engine.pool.block_size, engine.max_batch) == (4, 16, 16)
+    assert engine.token_budget is None and not engine.pool.prefix_caching
+
+
+def test_a_constraint_is_closed_in_time_on_request_only():
+    engine = Engine(CHAIN, n_blocks=4)
+    words = Constraint(Regex("aaaa"), [b"", b"a", b"b", b"c", b"d"], eos_ids=[0])
+    params = SamplingParams(0.0, max_tokens=2)
+    cut = engine.submit([1], params, constraint=words)
+    got = engine.run()[cut]
+    assert (got.ids, got.finish_reason) == ([1, 1], "length")
+    with pytest.raises(ValueError, match="to close_in_time may take"):
+        engine.submit([1], params, constraint=words, close_in_time=True)
+
+
 def test_a_request_that_fails_takes_nobody_along():
     """Its constraint allows no token (none is an x), or its callback raises."""
     params = SamplingParams(temperature=0.0, max_tokens=4)

@@ -154,3 +154,12 @@ def test_allocators_hand_out_every_slot_once(kind, n_slots, steps):
 def test_what_cannot_be(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_defaults_of_a_memory():
+    """Blocks of 16, places for 2,048 tokens, and powers of two, as in the paper."""
+    lengths = [(10 + i % 7, 20 + i % 5) for i in range(400)]
+    options = {"max_length": 2048, "block_size": 16, "allocator": "buddy"}
+    for policy in RESERVATIONS:
+        said = memory_waste(lengths, 5000, policy, **options)
+        assert memory_waste(lengths, 5000, policy) == said

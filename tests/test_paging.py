@@ -862,6 +862,9 @@ def attend(q=(1, 2, 1, 2), tables=((0,),), lengths=(3,), keys=BLOCKS, **kwargs):
         ),
         (lambda: attend(q=(1, 2, 1, 3)), r"q \(1, 2, 1, 3\), keys"),
         (lambda: attend(keys=np.zeros((2, 3, 4, 2))), "do not fit together"),
+        (lambda: attend(keys=np.zeros((3, 1, 4, 2))), "do not fit together"),  # fewer values
+        (lambda: attend(keys=BLOCKS[0]), "do not fit together"),
+        (lambda: attend(q=(2, 1, 2)), "do not fit together"),
         (lambda: attend(tables=()), "0 block_tables and 1 lengths, expected one per sequence: 1"),
         (lambda: attend(lengths=(5,)), "lengths: 5 tokens, expected T = 1 to 4"),
         (lambda: attend(q=(1, 2, 4, 2)), "lengths: 3 tokens, expected T = 4 to 4"),

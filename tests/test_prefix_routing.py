@@ -97,3 +97,12 @@ CHAT = chat_trace(1, np.random.default_rng(0), n_turns=1)
 def test_what_cannot_be(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_defaults_of_chats_and_routes():
+    options = {"rate": 1.0, "think_s": 30.0, "n_turns": 5, "n_system": 256, "n_user": 64}
+    options |= {"n_answer": 192, "vocab_size": 32000}
+    turns = chat_trace(20, np.random.default_rng(0), **options)
+    assert chat_trace(20, np.random.default_rng(0)) == turns
+    default, said = (replay(turns, pools(3), *route) for route in ((), ("prefix", None, 1.1)))
+    assert default.pool.tolist() == said.pool.tolist()
