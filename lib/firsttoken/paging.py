@@ -134,7 +134,7 @@ class BlockPool:
         if request.n_tokens % self.block_size == 0:
             self._check_free(1)
             request.table.append(self._take())
-        else:
+        elif self._holders[last := request.table[-1]] > 1 or self._hashes[last] is not None:
             copy = self._make_writable(request)
         request.n_tokens += 1
         if self.prefix_caching:
@@ -274,9 +274,8 @@ class BlockPool:
     def _make_writable(self, request: _Request) -> tuple[int, int] | None:
         """See that nobody else reads a request's last block; return the copy that this takes."""
         block = request.table[-1]
-        if self._holders[block] == 1:
-            if self._hashes[block] is not None:  # it was full, and a truncation has cut it short
-                self._forget(block)
+        if self._holders[block] == 1:  # it was full, and a truncation has cut it short
+            self._forget(block)
             return None
         self._check_free(1)
         request.table[-1] = self._take()
