@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 
 from firsttoken.architectures import Architecture
 from firsttoken.kv_cache import KVCache
+from firsttoken.sampling import as_floats
 
 Array = np.ndarray
 
@@ -37,7 +38,7 @@ def attention(
     scores; None means 1/√H.
 
     Shapes: q (B, N, T, H); k, v (B, K, S, H); result (B, N, T, H). Values, and with them the
-            result, may be of another size than queries and keys.
+            result, may be of another size than queries and keys. float16 becomes float32.
     Raises: ValueError for shapes that do not fit together, T > S, a window below 1 or without
             `causal`, negative sinks.
     Source: Vaswani et al. 2017, arXiv:1706.03762, eq. 1; Ainslie et al. 2023, arXiv:2305.13245,
@@ -56,7 +57,8 @@ def attention(
 
     # The G query heads of a group become rows of one matrix, so that their K and V head is
     # read once and never copied.
-    rows = (q * scale).reshape(batch, n_kv_heads, group * n_new, head_dim)  # [B, K, G·T, H]
+    rows = as_floats(q) * scale
+    rows = rows.reshape(batch, n_kv_heads, group * n_new, head_dim)  # [B, K, G·T, H]
     scores = rows @ k.swapaxes(2, 3)  # [B, K, G·T, S]
     if n_new > 1 or (window is not None and window < n_keys):  # else the query sees every key
         # Without a window, what can be hidden is among the keys of the new queries.
@@ -77,7 +79,7 @@ def online_softmax(scores: Array, values: Array) -> Array:
     the end. So what is summed so far is kept relative to the largest score so far, and shrunk
     whenever a larger one comes.
 
-    Shapes: scores (…, S); values (…, S, H); result (…, H)
+    Shapes: scores (…, S); values (…, S, H); result (…, H). float16 becomes float32.
     Raises: ValueError for shapes that do not fit together, for NaN or inf among the scores, and
             where all of them are -inf.
     Source: Milakov & Gimelshein 2018, arXiv:1805.02867, alg. 3
@@ -91,6 +93,7 @@ def online_softmax(scores: Array, values: Array) -> Array:
         raise ValueError("scores must be finite or -inf, got NaN or inf")
     if (scores == -np.inf).all(axis=-1).any():
         raise ValueError("scores are all -inf in a row: there is nothing to take a mean of")
+    scores = as_floats(scores)
     mean = SoftmaxMean((*scores.shape[:-1], 1, values.shape[-1]), np.result_type(scores, values))
     for i in range(scores.shape[-1]):
         here = slice(i, i + 1)

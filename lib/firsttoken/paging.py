@@ -12,6 +12,7 @@ import numpy as np
 from firsttoken.architectures import Architecture
 from firsttoken.attention import SoftmaxMean, attention
 from firsttoken.checks import check_count
+from firsttoken.sampling import as_floats
 
 Array = np.ndarray
 
@@ -468,7 +469,7 @@ def paged_attention(
     each step of a merge costs as much as a small block.
 
     Shapes: q (B, N, T, H); keys, values (n_blocks, K, block_size, H), one layer of a `PagedCache`;
-            result (B, N, T, H)
+            result (B, N, T, H). float16 becomes float32.
     Raises: ValueError for shapes that do not fit together, a q of integers, tables or lengths that
             are not one per sequence, blocks that are not there, a length below T or beyond its
             table, an unknown form, and a part below 1.
@@ -484,6 +485,7 @@ def paged_attention(
     check_count("part", part, at_least=1)
     if form not in ("gather", "merge"):
         raise ValueError(f"form must be 'gather' or 'merge', got {form!r}")
+    q = as_floats(q)
     result = np.empty_like(q)
     for out, query, table, length in zip(result, q, block_tables, lengths, strict=True):
         if form == "gather":
