@@ -142,6 +142,7 @@ class BlockPool:
             request.tokens.append(token)
             if request.n_tokens % self.block_size == 0:
                 parent = self._hashes[request.table[-2]] if len(request.table) > 1 else b""
+                assert parent is not None  # only full blocks stand before the last
                 full = _hash_block(parent, request.tokens[-self.block_size :])
                 self._remember(request.table[-1], full)
         return copy
@@ -233,13 +234,14 @@ class BlockPool:
         if n_needed > self.n_free:
             raise OutOfBlocks(f"{n_needed} blocks needed, {self.n_free} of {self.n_blocks} free")
 
-    def _hash_blocks(self, tokens: list[int]) -> list[bytes]:
+    def _hash_blocks(self, tokens: Sequence[int]) -> list[bytes]:
         """Return the hash of every full block of a text; none without prefix caching."""
         hashes: list[bytes] = []
         if self.prefix_caching:
             for end in range(self.block_size, len(tokens) + 1, self.block_size):
                 parent = hashes[-1] if hashes else b""
-                hashes.append(_hash_block(parent, tokens[end - self.block_size : end]))
+                full = list(tokens[end - self.block_size : end])
+                hashes.append(_hash_block(parent, full))
         return hashes
 
     def _find(self, hashes: list[bytes]) -> list[int]:
@@ -305,7 +307,9 @@ class BlockPool:
 
     def _forget(self, block: int) -> None:
         """Let a block no longer be found."""
-        full, self._hashes[block] = self._hashes[block], None
+        full = self._hashes[block]
+        assert full is not None
+        self._hashes[block] = None
         self._blocks_with[full].remove(block)
         if not self._blocks_with[full]:
             del self._blocks_with[full]
