@@ -29,7 +29,7 @@ endif
 ifeq ($(UV_FIND_LINKS),)
 export UV_TORCH_BACKEND ?= auto
 endif
-# Files side by side on up to four cores; a file's tests share what was slow to make.
+# Files and chapters side by side on up to four cores; tests/conftest.py says what stays together.
 WORKERS := -n logical --maxprocesses 4 --dist loadfile
 CHAPTERS := $(sort $(wildcard notebooks/[0-9][0-9]_*.ipynb))
 CHOSEN := $(firstword $(if $(CHAPTER),$(filter notebooks/$(CHAPTER)_% notebooks/0$(CHAPTER)_%,$(CHAPTERS)),$(CHAPTERS)))

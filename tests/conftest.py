@@ -9,8 +9,10 @@ import tempfile
 import uuid
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from jupyter_client.manager import KernelManager
+from xdist.scheduler import LoadFileScheduling
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -35,3 +37,20 @@ KernelManager.__init__ = start_on_sockets
 settings.register_profile("everyday", derandomize=True, deadline=None)
 settings.register_profile("search", max_examples=2000, deadline=None)
 settings.load_profile("everyday")
+
+
+class ByFileAndChapter(LoadFileScheduling):
+    """A file's tests share what was slow to make and run in one process; a chapter shares nothing.
+
+    Without this all notebooks would wait for each other in one process.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        alone = "::test_it_runs" in nodeid
+        return nodeid if alone else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log) -> ByFileAndChapter:
+    """Spread the tests so when they run side by side."""
+    return ByFileAndChapter(config, log)

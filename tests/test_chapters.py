@@ -341,7 +341,19 @@ def test_readme_lists_exactly_the_notebooks():
 KEEP_BOXES = """
 import importlib
 ft_boxes = []
-importlib.import_module("firsttoken.explore").display = lambda box, _: ft_boxes.append(box)
+ft_explore = importlib.import_module("firsttoken.explore")
+ft_display = ft_explore.display
+def ft_keep(box, face):
+    ft_boxes.append(box)
+    ft_display(box, face)
+ft_explore.display = ft_keep
+"""
+# A reader's answer must leave no name that a later cell of the chapter may lack.
+REMEMBER = "ft_names = dict(globals())"
+FORGET = """
+for ft_name in set(globals()) - {*ft_names, "ft_names", "ft_name"}:
+    del globals()[ft_name]
+globals().update(ft_names)
 """
 MOVE_SLIDERS = """
 for ft_box in ft_boxes:
@@ -363,19 +375,21 @@ def run_chapter(
 
     The check runs where it stands, with the stub, after each of the answers to its exercise, and
     once more after the solution. What it says of the answers is the second result. The third is
-    the errors of sliders that are moved at the end: a later cell may have taken a name of theirs.
+    the errors of sliders that are moved at the end, since a later cell may have taken a name of
+    theirs, and of kept outputs that come out otherwise. A cell that raises ends the run.
     """
     notebook = copy.deepcopy(chapter.notebook)
-    keep, move = map(nbformat.v4.new_code_cell, (KEEP_BOXES, MOVE_SLIDERS))
+    code = nbformat.v4.new_code_cell
+    keep, move = code(KEEP_BOXES), code(MOVE_SLIDERS)
     probes, insert_after, answered = {}, {}, {}
     for number, parts in exercise_cells(chapter).items():
         (check,), (solution,) = parts["check"], parts["solution"]
         tree = parsed(notebook.cells[check])
         report = (
-            f"ft_result = {ast.unparse(tree.body.pop().value)}\n"
+            f"ft_result = {ast.unparse(tree.body.pop().value)}\ndisplay(ft_result)\n"
             "print('passed' if ft_result else 'failed', getattr(ft_result, 'message', ''))"
         )
-        probe = nbformat.v4.new_code_cell(f"{ast.unparse(tree)}\n{report}")
+        probe = code(f"{ast.unparse(tree)}\n{report}")
         notebook.cells[check] = probes[number, "stub"] = probe
         probes[number, "solution"] = copy.deepcopy(probe)
         insert_after[solution] = [probes[number, "solution"]]
@@ -383,8 +397,8 @@ def run_chapter(
         for answer in answers:
             if answer.exercise == number:
                 answered[answer] = copy.deepcopy(probe)
-                given = nbformat.v4.new_code_cell(answer.source)
-                insert_after[check] += [given, answered[answer]]
+                given = [code(REMEMBER), code(answer.source), answered[answer], code(FORGET)]
+                insert_after[check] += given
     for index in sorted(insert_after, reverse=True):
         notebook.cells[index + 1 : index + 1] = insert_after[index]
     notebook.cells = [keep, *notebook.cells, move]
@@ -399,11 +413,20 @@ def run_chapter(
     words = {"passed": True, "failed": False}
     verdicts = {key: words[said(probe).split()[0]] for key, probe in probes.items()}
     errors = "".join(out.get("text", "") for out in move.outputs)
+    ran = {cell.id: cell for cell in notebook.cells}
+    for cell in chapter.code:
+        if "nbval-check-output" in tags(cell) and shown(cell) != shown(ran[cell.id]):
+            errors += f"{cell.id}: {shown(ran[cell.id])} in place of {shown(cell)}\n"
     return verdicts, {a: said(probe) for a, probe in answered.items()}, errors
 
 
+def shown(cell) -> list:
+    """Return what a cell's outputs hold, without the counts of executions."""
+    return [(out.output_type, out.get("text"), out.get("data")) for out in cell.outputs]
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_stubs_fail_solutions_pass_and_sliders_move_at_the_end(path):
+def test_it_runs_stubs_fail_solutions_pass_and_sliders_move_at_the_end(path):
     """Beside them, answers that readers gave: wrong ones fail, unusual right ones pass."""
     answers = [answer for answer in ANSWERS if answer.chapter == path.stem]
     verdicts, answered, errors = run_chapter(read(path), path.parent, answers)
@@ -580,8 +603,8 @@ def test_rule_rejects(rule, mutate):
     assert rule(mutate(good_chapter())) != []
 
 
-def test_an_exercise_that_does_not_check_is_found(tmp_path):
-    """A stub that passes and a solution that fails must both show."""
+def chapter_that_runs() -> Chapter:
+    """Return the small chapter with stand-ins for what it calls."""
     chapter = good_chapter()
     chapter.notebook.cells[:0] = [
         nbformat.v4.new_code_cell(
@@ -591,6 +614,12 @@ def test_an_exercise_that_does_not_check_is_found(tmp_path):
             "draw_line = None"
         )
     ]
+    return chapter
+
+
+def test_an_exercise_that_does_not_check_is_found(tmp_path):
+    """A stub that passes and a solution that fails must both show."""
+    chapter = chapter_that_runs()
     edit("code", "answer_2 = None", source="answer_2 = 2")(chapter)
     edit("code", "answer_3 = 3", source="answer_3 = 4")(chapter)
     assert run_chapter(chapter, tmp_path)[0] == {
@@ -601,6 +630,26 @@ def test_an_exercise_that_does_not_check_is_found(tmp_path):
         ("3", "stub"): False,
         ("3", "solution"): False,
     }
+
+
+def test_a_kept_output_that_changes_and_a_cell_that_raises_are_found(tmp_path):
+    for source, wrong in (("print(2)", False), ("print(3)", True)):
+        cell = nbformat.v4.new_code_cell(source, metadata=KEPT, outputs=[OUTPUT], execution_count=1)
+        notebook = nbformat.v4.new_notebook(cells=[cell])
+        *_, errors = run_chapter(Chapter("chapter", notebook), tmp_path)
+        assert bool(errors) == wrong and ("3" in errors) == wrong
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("assert 1 == 2")])
+    with pytest.raises(nbclient.exceptions.CellExecutionError, match="1 == 2"):
+        run_chapter(Chapter("chapter", notebook), tmp_path)
+
+
+def test_an_answer_leaves_no_name_behind(tmp_path):
+    """Else a chapter that lacks an import would pass with that of a reader."""
+    chapter = chapter_that_runs()
+    chapter.notebook.cells.append(nbformat.v4.new_code_cell("assert 'kept' not in globals()"))
+    answer = Answer(chapter.stem, "1", "an import", "passed", "kept = answer_1 = 1")
+    _, answered, _ = run_chapter(chapter, tmp_path, [answer])
+    assert answered[answer].startswith("passed")
 
 
 def test_a_slider_that_a_later_cell_breaks_is_found(tmp_path):

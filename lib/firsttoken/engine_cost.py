@@ -8,7 +8,6 @@ import numpy as np
 
 from firsttoken.batching import StepRecord
 from firsttoken.engine import Engine
-from firsttoken.protocols import Model
 from firsttoken.sampling import SamplingParams
 
 
@@ -97,7 +96,7 @@ def fit_cost(
 
 
 def measure_cost(
-    model: Model,
+    model,
     max_batch: int = 16,
     token_budget: int | None = None,
     n_prompt: int = 256,
