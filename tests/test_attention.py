@@ -215,6 +215,28 @@ def test_errors_name_what_is_wrong(shapes, options, message):
 score = st.one_of(st.just(-math.inf), st.floats(-800, 800))
 
 
+@pytest.mark.parametrize("n_new", [1, 3])
+def test_half_precision_is_computed_with_in_single(n_new):
+    """In float16 these scores overflow, and sums of more than 2,048 weights no longer grow."""
+    rng = np.random.default_rng(0)
+    q = rng.normal(scale=60, size=(1, 4, n_new, 64)).astype(np.float16)
+    k = rng.normal(scale=60, size=(1, 2, 5000, 64)).astype(np.float16)
+    v = rng.normal(size=(1, 2, 5000, 64)).astype(np.float16)
+    exact = attention(*(x.astype(np.float64) for x in (q, k, v)))
+    got = attention(q, k, v)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, exact, atol=1e-2)
+    level = attention(np.zeros_like(q), k, np.ones_like(v))
+    np.testing.assert_allclose(level, 1.0, rtol=1e-5)
+
+
+def test_online_softmax_of_half_precision_does_not_drift():
+    scores, values = np.zeros(4096, np.float16), np.arange(4096)[:, None] % 2
+    mean = online_softmax(scores, values.astype(np.float16))
+    assert mean.dtype == np.float32
+    assert mean.item() == pytest.approx(0.5, abs=1e-4)
+
+
 @given(scores=st.lists(score, min_size=1, max_size=8).filter(lambda x: max(x) > -math.inf))
 def test_online_softmax_equals_the_definition(scores):
     """-inf at the start, in the middle, at the end; scores whose exp would overflow."""

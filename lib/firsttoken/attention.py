@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 
 from firsttoken.architectures import Architecture
 from firsttoken.kv_cache import KVCache
+from firsttoken.sampling import as_floats
 
 Array = np.ndarray
 
@@ -37,7 +38,7 @@ def attention(
     scores; None means 1/√H.
 
     Shapes: q (B, N, T, H); k, v (B, K, S, H); result (B, N, T, H). Values, and with them the
-            result, may be of another size than queries and keys.
+            result, may be of another size than queries and keys. float16 becomes float32.
     Raises: ValueError for shapes that do not fit together, T > S, a window below 1 or without
             `causal`, negative sinks.
     Source: Vaswani et al. 2017, arXiv:1706.03762, eq. 1; Ainslie et al. 2023, arXiv:2305.13245,
@@ -56,7 +57,8 @@ def attention(
 
     # The G query heads of a group become rows of one matrix, so that their K and V head is
     # read once and never copied.
-    rows = (q * scale).reshape(batch, n_kv_heads, group * n_new, head_dim)  # [B, K, G·T, H]
+    rows = as_floats(q) * scale
+    rows = rows.reshape(batch, n_kv_heads, group * n_new, head_dim)  # [B, K, G·T, H]
     scores = rows @ k.swapaxes(2, 3)  # [B, K, G·T, S]
     if n_new > 1 or (window is not None and window < n_keys):  # else the query sees every key
         # Without a window, what can be hidden is among the keys of the new queries.
@@ -77,7 +79,7 @@ def online_softmax(scores: Array, values: Array) -> Array:
     the end. So what is summed so far is kept relative to the largest score so far, and shrunk
     whenever a larger one comes.
 
-    Shapes: scores (…, S); values (…, S, H); result (…, H)
+    Shapes: scores (…, S); values (…, S, H); result (…, H). float16 becomes float32.
     Raises: ValueError for shapes that do not fit together, for NaN or inf among the scores, and
             where all of them are -inf.
     Source: Milakov & Gimelshein 2018, arXiv:1805.02867, alg. 3
@@ -91,6 +93,7 @@ def online_softmax(scores: Array, values: Array) -> Array:
         raise ValueError("scores must be finite or -inf, got NaN or inf")
     if (scores == -np.inf).all(axis=-1).any():
         raise ValueError("scores are all -inf in a row: there is nothing to take a mean of")
+    scores = as_floats(scores)
     mean = SoftmaxMean((*scores.shape[:-1], 1, values.shape[-1]), np.result_type(scores, values))
     for i in range(scores.shape[-1]):
         here = slice(i, i + 1)
@@ -187,16 +190,18 @@ class LatentAttention:
         _check_latent(arch, weights, frequencies)
         self.arch, self.frequencies, self.norm_eps = arch, frequencies, norm_eps
         self.scale = 1 / math.sqrt(arch.head_dim) if scale is None else scale
-        self.plain_dim = arch.head_dim - arch.rope_head_dim
+        self.latent_dim, rope_head_dim, _ = _latent_sizes(arch)
+        self.plain_dim = arch.head_dim - rope_head_dim
         self.weights = {name.removesuffix(".weight"): w for name, w in weights.items()}
-        up = self.weights["kv_b_proj"].reshape(arch.n_heads, -1, arch.latent_dim)
+        up = self.weights["kv_b_proj"].reshape(arch.n_heads, -1, self.latent_dim)
         self.up_key = up[:, : self.plain_dim]  # [N, H - d_r, d_c]
         self.up_value = up[:, self.plain_dim :]  # [N, H_v, d_c]: H_v numbers to a value
 
     @staticmethod
     def weight_shapes(arch: Architecture) -> dict[str, tuple[int, ...]]:
         """Return the tensors of one layer: Hugging Face's name to shape (out, in)."""
-        d, n, c, r = arch.d_model, arch.n_heads, arch.latent_dim, arch.rope_head_dim
+        d, n, (c, r, v) = arch.d_model, arch.n_heads, _latent_sizes(arch)
+        query: dict[str, tuple[int, ...]]
         if arch.q_latent_dim is None:
             query = {"q_proj": (n * arch.head_dim, d)}
         else:  # queries go through a latent as well: fewer weights, nothing to cache
@@ -208,8 +213,8 @@ class LatentAttention:
         shapes = query | {
             "kv_a_proj_with_mqa": (c + r, d),
             "kv_a_layernorm": (c,),
-            "kv_b_proj": (n * (arch.head_dim - r + arch.v_head_dim), c),
-            "o_proj": (d, n * arch.v_head_dim),
+            "kv_b_proj": (n * (arch.head_dim - r + v), c),
+            "o_proj": (d, n * v),
         }
         return {f"{name}.weight": shape for name, shape in shapes.items()}
 
@@ -247,13 +252,13 @@ class LatentAttention:
     def _compress(self, x: Array, angles: Array) -> Array:
         """Make what is cached, the latent and the rotary key: [B, 1, T, d_c + d_r]."""
         both = x @ self.weights["kv_a_proj_with_mqa"].T
-        latent, rotary = both[..., : self.arch.latent_dim], both[..., self.arch.latent_dim :]
+        latent, rotary = both[..., : self.latent_dim], both[..., self.latent_dim :]
         latent = rms_norm(latent, self.weights["kv_a_layernorm"], self.norm_eps)
         return np.concatenate([latent, _rotate_pairs(rotary, angles)], axis=-1)[:, None]
 
     def _plain(self, q: Array, cached: Array, window: int | None) -> Array:
         """Attend on keys and values that every head makes from the latents."""
-        latent, rotary = cached[..., : self.arch.latent_dim], cached[..., self.arch.latent_dim :]
+        latent, rotary = cached[..., : self.latent_dim], cached[..., self.latent_dim :]
         k = latent @ self.up_key.swapaxes(1, 2)  # [B, N, S, H - d_r]
         v = latent @ self.up_value.swapaxes(1, 2)  # [B, N, S, H_v]
         shared = np.broadcast_to(rotary, (*k.shape[:3], rotary.shape[3]))
@@ -263,7 +268,7 @@ class LatentAttention:
         """Attend on the latents themselves, with W_UK moved into the query and W_UV behind."""
         plain, rotary = q[..., : self.plain_dim], q[..., self.plain_dim :]
         q = np.concatenate([plain @ self.up_key, rotary], axis=-1)  # [B, N, T, d_c + d_r]
-        latent = cached[..., : self.arch.latent_dim]
+        latent = cached[..., : self.latent_dim]
         mixed = attention(q, cached, latent, True, window, scale=self.scale)  # [B, N, T, d_c]
         return mixed @ self.up_value.swapaxes(1, 2)
 
@@ -352,13 +357,21 @@ def _check_window(causal: bool, window: int | None, sinks: int) -> None:
         raise ValueError(f"sinks must be at least 0, got {sinks}")
 
 
+def _latent_sizes(arch: Architecture) -> tuple[int, int, int]:
+    """Return the sizes of the latent, its rotary key and a value."""
+    if arch.latent_sizes is None:
+        raise ValueError(f"arch {arch.name}: expected latent_dim, got None")
+    return arch.latent_sizes
+
+
 def _check_latent(arch: Architecture, weights: Mapping[str, Array], frequencies: Array) -> None:
-    if arch.latent_dim is None or arch.qkv_bias or arch.out_bias:
-        raise ValueError(f"arch {arch.name}: expected latent_dim, and attention without biases")
-    if np.shape(frequencies) != (arch.rope_head_dim // 2,) or arch.rope_head_dim % 2:
+    _, rope_head_dim, _ = _latent_sizes(arch)
+    if arch.qkv_bias or arch.out_bias:
+        raise ValueError(f"arch {arch.name}: expected attention without biases")
+    if np.shape(frequencies) != (rope_head_dim // 2,) or rope_head_dim % 2:
         raise ValueError(
             f"frequencies {np.shape(frequencies)} must be one per pair of the "
-            f"{arch.rope_head_dim} rotary numbers"
+            f"{rope_head_dim} rotary numbers"
         )
     shapes = LatentAttention.weight_shapes(arch)
     if set(weights) != set(shapes):

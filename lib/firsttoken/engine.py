@@ -4,7 +4,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class _Entry:
 
     id: int
     text: Continuation
-    sequence: PagedSequence | None = None  # its part of the cache, while it runs
+    sequence: PagedSequence = field(init=False)  # its part of the cache, while it runs
     n_text: int = 0  # what it had to read first when it began to run
 
 
@@ -282,7 +282,7 @@ class Engine:
 
     def _give_tokens(self) -> None:
         """Hand the pool the tokens of this step: of those who run, then of those who may join."""
-        left = math.inf if self.token_budget is None else self.token_budget
+        left: float = math.inf if self.token_budget is None else self.token_budget
         for entry in self._running.values():
             left -= self._give(entry, left)
         while self._waiting and left > 0 and len(self._running) < self.max_batch:
@@ -304,7 +304,7 @@ class Engine:
     def _give(self, entry: _Entry, left: float) -> int:
         """Hand the pool a request's next tokens, as many as are left; return how many."""
         start, end = self.pool.n_tokens(entry.id), len(entry.text.ids)
-        end = min(end, start + left)
+        end = int(min(end, start + left))  # without a budget infinity is left
         for token in entry.text.ids[start:end]:
             # Shared blocks are full and nobody forks, so that no block has to be copied.
             self.pool.append(entry.id, token)
@@ -330,7 +330,7 @@ class Engine:
 
     def _release(self, request_id: int) -> None:
         self.pool.free(request_id)
-        self._running.pop(request_id).sequence = None
+        del self._running[request_id].sequence, self._running[request_id]
 
     def _count(self, **more: int) -> None:
         sums = {name: getattr(self._counts, name) + n for name, n in more.items()}
@@ -394,7 +394,7 @@ def serve_trace(
 
 
 def decision_margins(
-    model, prompt_ids: Sequence[int], ids: Sequence[int], params: SamplingParams
+    model: Model, prompt_ids: Sequence[int], ids: Sequence[int], params: SamplingParams
 ) -> Array:
     """Return how far each token of an answer was from becoming another one.
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from firsttoken.batching import StepRecord
 from firsttoken.engine import Engine
+from firsttoken.protocols import Model
 from firsttoken.sampling import SamplingParams
 
 
@@ -96,7 +97,7 @@ def fit_cost(
 
 
 def measure_cost(
-    model,
+    model: Model,
     max_batch: int = 16,
     token_budget: int | None = None,
     n_prompt: int = 256,

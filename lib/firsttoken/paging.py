@@ -12,6 +12,7 @@ import numpy as np
 from firsttoken.architectures import Architecture
 from firsttoken.attention import SoftmaxMean, attention
 from firsttoken.checks import check_count
+from firsttoken.sampling import as_floats
 
 Array = np.ndarray
 
@@ -141,6 +142,7 @@ class BlockPool:
             request.tokens.append(token)
             if request.n_tokens % self.block_size == 0:
                 parent = self._hashes[request.table[-2]] if len(request.table) > 1 else b""
+                assert parent is not None  # only full blocks stand before the last
                 full = _hash_block(parent, request.tokens[-self.block_size :])
                 self._remember(request.table[-1], full)
         return copy
@@ -232,13 +234,14 @@ class BlockPool:
         if n_needed > self.n_free:
             raise OutOfBlocks(f"{n_needed} blocks needed, {self.n_free} of {self.n_blocks} free")
 
-    def _hash_blocks(self, tokens: list[int]) -> list[bytes]:
+    def _hash_blocks(self, tokens: Sequence[int]) -> list[bytes]:
         """Return the hash of every full block of a text; none without prefix caching."""
         hashes: list[bytes] = []
         if self.prefix_caching:
             for end in range(self.block_size, len(tokens) + 1, self.block_size):
                 parent = hashes[-1] if hashes else b""
-                hashes.append(_hash_block(parent, tokens[end - self.block_size : end]))
+                full = list(tokens[end - self.block_size : end])
+                hashes.append(_hash_block(parent, full))
         return hashes
 
     def _find(self, hashes: list[bytes]) -> list[int]:
@@ -304,7 +307,9 @@ class BlockPool:
 
     def _forget(self, block: int) -> None:
         """Let a block no longer be found."""
-        full, self._hashes[block] = self._hashes[block], None
+        full = self._hashes[block]
+        assert full is not None
+        self._hashes[block] = None
         self._blocks_with[full].remove(block)
         if not self._blocks_with[full]:
             del self._blocks_with[full]
@@ -468,7 +473,7 @@ def paged_attention(
     each step of a merge costs as much as a small block.
 
     Shapes: q (B, N, T, H); keys, values (n_blocks, K, block_size, H), one layer of a `PagedCache`;
-            result (B, N, T, H)
+            result (B, N, T, H). float16 becomes float32.
     Raises: ValueError for shapes that do not fit together, a q of integers, tables or lengths that
             are not one per sequence, blocks that are not there, a length below T or beyond its
             table, an unknown form, and a part below 1.
@@ -484,6 +489,7 @@ def paged_attention(
     check_count("part", part, at_least=1)
     if form not in ("gather", "merge"):
         raise ValueError(f"form must be 'gather' or 'merge', got {form!r}")
+    q = as_floats(q)
     result = np.empty_like(q)
     for out, query, table, length in zip(result, q, block_tables, lengths, strict=True):
         if form == "gather":

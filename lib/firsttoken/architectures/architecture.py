@@ -183,8 +183,8 @@ class Architecture:
     @property
     def kv_elements_per_layer(self) -> int:
         """Elements that one layer stores per token: keys and values, or the latent."""
-        if self._latent is not None:
-            latent, rope, _ = self._latent
+        if self.latent_sizes is not None:
+            latent, rope, _ = self.latent_sizes
             return latent + rope
         return 2 * self.n_kv_heads * self.head_dim
 
@@ -213,7 +213,7 @@ class Architecture:
         return dataclasses.replace(self, **{"source": "", **changes})
 
     @property
-    def _latent(self) -> tuple[int, int, int] | None:
+    def latent_sizes(self) -> tuple[int, int, int] | None:
         """Sizes of the latent, its rotary key and a value, which come together or not at all."""
         if self.latent_dim is None or self.rope_head_dim is None or self.v_head_dim is None:
             return None
@@ -252,11 +252,11 @@ class Architecture:
     @property
     def _attention_params(self) -> int:
         d, n, h = self.d_model, self.n_heads, self.head_dim
-        if self._latent is None:
+        if self.latent_sizes is None:
             query_and_out = 2 * d * n * h
             key_and_value = 2 * d * self.n_kv_heads * h
             return self.n_layers * query_and_out + len(self.kv_layers) * key_and_value
-        latent, rope, value = self._latent
+        latent, rope, value = self.latent_sizes
         query = d * n * h
         if self.q_latent_dim is not None:
             query = (d + n * h) * self.q_latent_dim
@@ -279,7 +279,7 @@ class Architecture:
         biases = self.vocab_size if self.head_bias else 0
         if self.out_bias:
             biases += self.n_layers * self.d_model
-        if self.qkv_bias and self._latent is None:
+        if self.qkv_bias and self.latent_sizes is None:
             biases += self.n_layers * self.n_heads * self.head_dim
             biases += len(self.kv_layers) * 2 * self.n_kv_heads * self.head_dim
         elif self.qkv_bias:  # on the down-projections only
