@@ -196,8 +196,10 @@ def test_interleaved_kv_heads_would_show():
         (((1, 2, 1, 4), (2, 2, 2, 4), (2, 2, 2, 4)), {}, "do not fit together"),
         (((2, 1, 4), (2, 2, 4), (2, 2, 4)), {}, "do not fit together"),
         (((1, 2, 1, 4), (1, 0, 2, 4), (1, 0, 2, 4)), {}, "do not fit together"),
-        (((1, 2, 1, 4), (1, 2, 2, 4), (1, 2, 2, 4)), {"window": 0}, "window must be at least 1"),
-        (((1, 2, 1, 4), (1, 2, 2, 4), (1, 2, 2, 4)), {"sinks": -1}, "sinks must be at least 0"),
+        (((1, 2, 1, 4), (1, 2, 2, 4), (1, 2, 2, 4)), {"window": 0}, "window must be an integer"),
+        (((1, 2, 1, 4), (1, 2, 2, 4), (1, 2, 2, 4)), {"window": True}, "window must be an integer"),
+        (((1, 2, 1, 4), (1, 2, 2, 4), (1, 2, 2, 4)), {"sinks": -1}, "sinks must be an integer"),
+        (((1, 2, 1, 4), (1, 2, 2, 4), (1, 2, 2, 4)), {"sinks": True}, "sinks must be an integer"),
         (
             ((1, 2, 1, 4), (1, 2, 2, 4), (1, 2, 2, 4)),
             {"window": 2, "causal": False},
@@ -560,7 +562,7 @@ def test_one_full_layer_reaches_everything_and_shared_layers_gain_nothing():
     assert sunk.sum() == 11 and sunk[:2].all()
 
 
-@pytest.mark.parametrize(("n_tokens", "sinks"), [(-1, 0), (3, -1)])
+@pytest.mark.parametrize(("n_tokens", "sinks"), [(-1, 0), (True, 0), (3, -1), (3, True)])
 def test_receptive_fields_that_cannot_be(n_tokens, sinks):
-    with pytest.raises(ValueError, match="must be at least 0"):
+    with pytest.raises(ValueError, match="must be an integer of at least 0"):
         receptive_field(LATENT, n_tokens, sinks)

@@ -106,6 +106,9 @@ def test_an_object_may_be_demanded_and_spaces_limited():
         ({"max_depth": 0, "root": "object"}, "max_depth"),
         ({"root": "array"}, "root"),
         ({"max_spaces": -1}, "max_spaces"),
+        ({"max_depth": True}, "max_depth must be an integer"),
+        ({"max_depth": 2.5}, "max_depth must be an integer"),
+        ({"max_spaces": True}, "max_spaces must be an integer"),
     ],
 )
 def test_json_names_what_is_wrong(arguments, name):

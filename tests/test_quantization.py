@@ -164,9 +164,9 @@ def test_extremes_stay_finite():
 @pytest.mark.parametrize(
     ("x", "options", "message"),
     [
-        ([1.0], {"bits": 1}, "bits must be an integer in 2 … 8, got 1"),
-        ([1.0], {"bits": 9}, "bits must be"),
-        ([1.0], {"bits": 4.0}, "bits must be"),
+        ([1.0], {"bits": 1}, "bits must be an integer of at least 2, got 1"),
+        ([1.0], {"bits": 9}, "bits must lie in 2 … 8, got 9"),
+        ([1.0], {"bits": 4.0}, "bits must be an integer"),
         ([], {"bits": 4}, r"x must be finite and not empty, got shape \(0,\)"),
         ([np.nan], {"bits": 4}, "x must be finite"),
         ([np.inf], {"bits": 4}, "x must be finite"),
@@ -174,7 +174,9 @@ def test_extremes_stay_finite():
         ([[1.0, 2.0]], {"bits": 4, "axis": (0, -2)}, "axis must name different axes"),
         ([[1.0, 2.0]], {"bits": 4, "group_size": 3}, "must divide the 2 elements per channel"),
         ([[1.0, 2.0]], {"bits": 4, "axis": 1, "group_size": 2}, "divide the 1 elements"),
-        ([[1.0, 2.0]], {"bits": 4, "group_size": 0}, "group_size must divide"),
+        ([[1.0, 2.0]], {"bits": 4, "group_size": 0}, "group_size must be an integer of at least 1"),
+        ([[1.0, 2.0]], {"bits": 4, "group_size": True}, "group_size must be an integer"),
+        ([[1.0, 2.0]], {"bits": 4, "group_size": 2.0}, "group_size must be an integer"),
     ],
 )
 def test_errors_name_what_is_wrong(x, options, message):

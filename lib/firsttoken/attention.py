@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from firsttoken.architectures import Architecture
+from firsttoken.checks import check_count
 from firsttoken.kv_cache import KVCache
 from firsttoken.sampling import as_floats
 
@@ -305,8 +306,8 @@ def receptive_field(arch: Architecture, n_tokens: int, sinks: int = 0) -> Array:
     >>> receptive_field(arch, 10)[-1].sum()  # itself, and 3 layers of 2 more
     np.int64(7)
     """
-    if n_tokens < 0 or sinks < 0:
-        raise ValueError(f"n_tokens {n_tokens} and sinks {sinks} must be at least 0")
+    check_count("n_tokens", n_tokens)
+    check_count("sinks", sinks)
     inputs = [np.eye(n_tokens, dtype=bool)]  # of each layer: what it depends on
     for layer, window in enumerate(arch.layer_windows):
         source = layer if arch.kv_source is None else arch.kv_source[layer]
@@ -349,12 +350,11 @@ def _check_shapes(q: Array, k: Array, v: Array) -> None:
 
 
 def _check_window(causal: bool, window: int | None, sinks: int) -> None:
-    if window is not None and window < 1:
-        raise ValueError(f"window must be at least 1 (a query sees itself), got {window}")
-    if window is not None and not causal:
-        raise ValueError(f"window {window} looks back only: expected causal=True, got {causal}")
-    if sinks < 0:
-        raise ValueError(f"sinks must be at least 0, got {sinks}")
+    if window is not None:
+        check_count("window", window, at_least=1)  # a query sees itself
+        if not causal:
+            raise ValueError(f"window {window} looks back only: expected causal=True, got {causal}")
+    check_count("sinks", sinks)
 
 
 def _latent_sizes(arch: Architecture) -> tuple[int, int, int]:

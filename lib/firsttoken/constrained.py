@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from firsttoken.automaton import automaton
+from firsttoken.checks import check_count
 
 Array = np.ndarray
 State = Any  # hashable; each language has states of its own
@@ -335,10 +336,9 @@ class Json:
     def __init__(self, max_depth: int = 16, root: str = "value", max_spaces: int | None = None):
         if root not in ("value", "object"):
             raise ValueError(f"root must be 'value' or 'object', got {root!r}")
-        if max_depth < (root == "object"):
-            raise ValueError(f"max_depth must be at least 0, 1 for an object, got {max_depth}")
-        if max_spaces is not None and max_spaces < 0:
-            raise ValueError(f"max_spaces must be at least 0, or None, got {max_spaces}")
+        check_count("max_depth", max_depth, at_least=1 if root == "object" else 0)
+        if max_spaces is not None:
+            check_count("max_spaces", max_spaces)
         self.max_depth, self.max_spaces, self.start = max_depth, max_spaces, ("", root, 0)
         string = r'"([^"\\\x00-\x1f]|\\(["\\/bfnrt]|u[0-9a-fA-F]{4}))*"'
         number = r"-?(0|[1-9]\d*)(\.\d+)?([eE][+\-]?\d+)?"

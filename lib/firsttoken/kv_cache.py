@@ -227,7 +227,7 @@ class KVCache:
 
     def truncate(self, length: int) -> None:
         """Forget all but the first `length` tokens, in every layer."""
-        if not isinstance(length, Integral) or not 0 <= length <= self.length:
+        if check_count("length", length) > self.length:
             raise ValueError(f"length must lie in 0 … {self.length}, got {length!r}")
         self._lengths = [int(length)] * len(self._lengths)
 

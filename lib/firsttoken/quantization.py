@@ -7,6 +7,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from firsttoken.checks import check_count
+
 Array = np.ndarray
 Encode = Callable[[Array], tuple[Array, ...]]
 Decode = Callable[[tuple[Array, ...]], Array]
@@ -91,15 +93,15 @@ def quantize(
     ([0, 1, -7, 3], [0.0, 1.0, -7.0, 3.0], 6)
     """
     x = np.asarray(x, dtype=np.float32)
-    if not isinstance(bits, int | np.integer) or not 2 <= bits <= 8:
-        raise ValueError(f"bits must be an integer in 2 … 8, got {bits!r}")
+    if check_count("bits", bits, at_least=2) > 8:
+        raise ValueError(f"bits must lie in 2 … 8, got {bits}")
     if x.size == 0 or not np.isfinite(x).all():
         raise ValueError(f"x must be finite and not empty, got shape {x.shape}")
     axes = _channel_axes(axis, x.ndim)
     n_channels = int(np.prod([x.shape[a] for a in axes]))
     per_channel = x.size // n_channels
     group_size = per_channel if group_size is None else group_size
-    if group_size < 1 or per_channel % group_size:
+    if per_channel % check_count("group_size", group_size, at_least=1):
         raise ValueError(
             f"group_size must divide the {per_channel} elements per channel, got {group_size}"
         )
