@@ -167,6 +167,20 @@ def test_cut_texts_are_beginnings_unless_closed_in_time():
         assert (closed.ids, closed.finish_reason) == ([1, 1, 2, 0], "eos")
 
 
+def test_what_is_drafted_takes_room_from_what_closes_in_time():
+    """Behind two a's three places of five are left: another pair would not close in them."""
+    arch = Architecture("script", 1, 2, 1, 1, 2, 2, 5)
+    model = SimpleNamespace(arch=arch, eos_ids=())
+    options = {"constraint": letters("(aa)*b"), "close_in_time": True}
+    request = Continuation(model, [4], greedy(max_tokens=5), **options)
+    logits = np.array([0.0, 9.0, 1.0, 0.0, 0.0])
+    assert request.possible([1, 1, 1]) == [1, 1]
+    assert [request.choose(logits, [1] * n) for n in range(3)] == [1, 1, 2]
+    request.append(1)
+    assert request.possible([1, 1]) == [1]
+    assert [request.choose(logits, [1] * n) for n in range(2)] == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -57,6 +57,22 @@ def test_later_windows_give_every_token_half_a_window_of_context():
     assert (losses[:3] > 1).all() and (losses[3:] < 0.01).all()
 
 
+@pytest.mark.parametrize(
+    ("window", "starts"), [(8, [0, 4, 8, 11]), (5, [*range(0, 14, 2), 14]), (2, range(18))]
+)
+def test_windows_begin_half_a_window_apart(window, starts):
+    """And the last one where it is full."""
+    seen = []
+
+    class Watched(Bigram):
+        def __call__(self, tokens, cache=None):
+            seen.extend(np.asarray(tokens).tolist())
+            return super().__call__(tokens)
+
+    token_losses(Watched(0, vocab_size=20), range(20), window)
+    assert seen == [[*range(start, start + window)] for start in starts]
+
+
 def test_bits_per_byte_of_a_uniform_model():
     model = Bigram(0)
     model.table[:] = 0.0

@@ -533,6 +533,16 @@ def test_how_sure_a_draft_must_be_decides_how_far_it_goes(pair):
     assert passes == sorted(passes) and passes[0] < passes[2]
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("min_confidence", "drafted"), [(0.5, 4), (np.nextafter(0.5, 1), 1)])
+def test_a_draft_stops_only_below_the_confidence(temperature, min_confidence, drafted):
+    coin = Table(0)  # heads or tails: 1/2 to the last bit, since the rest underflows
+    coin.logits = np.where(np.arange(5) < 2, 0.0, np.full((5, 5, 5), -1000.0))
+    params = SamplingParams(temperature, max_tokens=9, seed=1)
+    got = speculative_generate(Table(1), coin, [1], params, 4, min_confidence=min_confidence)
+    assert got.rounds[0].drafted == drafted
+
+
 # A place in the held-out text where the draft is often wrong, so that every rule is used.
 PLACE = TOK.encode(" event with a document\n    location. A")
 NARROW = SamplingParams(top_k=3)  # 27 texts of three tokens
