@@ -115,3 +115,4 @@ def test_a_measured_cost_is_that_of_all_rounds(monkeypatch):
     )
     assert len(made) == 3 and cost.step_s == pytest.approx(0.005, rel=1e-6)
     assert cost([(8, 3)], [5]) == pytest.approx(0.014, rel=1e-6)
+    assert {engine.pool.n_blocks for engine in made} == {3 * 2}  # 12 + 8 tokens take two of 16
