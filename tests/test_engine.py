@@ -752,6 +752,25 @@ def test_serving_sends_each_request_when_it_arrives():
     assert idle(engine)
 
 
+@pytest.mark.parametrize(("arrival_s", "slept_s"), [(9.0, 7.0), (1.5, 0.0)])
+def test_an_idle_engine_sleeps_until_the_next_request_comes(monkeypatch, arrival_s, slept_s):
+    """A second passes with each look at the clock: the request may have come meanwhile."""
+    clock_s, slept = [0.0], []
+
+    class Slow(Engine):
+        def now_s(self):
+            clock_s[0] += 1
+            return clock_s[0] - 1
+
+    def sleep(seconds):
+        slept.append(seconds)
+        clock_s[0] += seconds
+
+    monkeypatch.setattr("firsttoken.engine.time.sleep", sleep)
+    serve_trace(Slow(CHAIN, n_blocks=8), [Request(arrival_s, 1, 1)], [[1]])
+    assert slept == [slept_s]
+
+
 def test_serving_names_what_is_wrong():
     engine = Engine(CHAIN, n_blocks=20, block_size=2)
     with pytest.raises(ValueError, match="1 prompts for 2 requests"):
