@@ -106,3 +106,5 @@ def test_defaults_of_chats_and_routes():
     assert chat_trace(20, np.random.default_rng(0)) == turns
     default, said = (replay(turns, pools(3), *route) for route in ((), ("prefix", None, 1.1)))
     assert default.pool.tolist() == said.pool.tolist()
+    once = replay(iter(turns), pools(3))  # turns may come from a generator
+    assert once.pool.tolist() == default.pool.tolist()
