@@ -916,6 +916,9 @@ def test_sequences_that_cannot_be():
     for k, v in ((np.ones((2, 1, 1, 1)), np.ones((2, 1, 1, 1))), (np.ones((1, 1, 1, 1)),) * 2):
         with pytest.raises(ValueError, match=r"must both be \(1, K, T, H\) with K 1, H 1"):
             sequence.append(0, k[:, :, 0], v)
+    for wrong in map(np.ones, ((2, 1, 1, 1), (1, 2, 1, 1), (1, 1, 1, 2), (1, 1, 1))):
+        with pytest.raises(ValueError, match=r"must both be \(1, K, T, H\) with K 1, H 1"):
+            sequence.append(0, wrong, wrong)
     for layer in (-1, 2):
         for call in (sequence.keys, sequence.values, lambda n: sequence.append(n, k, v)):
             with pytest.raises(ValueError, match=f"layer must lie in 0 … 1, got {layer}"):
