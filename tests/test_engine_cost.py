@@ -116,3 +116,8 @@ def test_a_measured_cost_is_that_of_all_rounds(monkeypatch):
     assert len(made) == 3 and cost.step_s == pytest.approx(0.005, rel=1e-6)
     assert cost([(8, 3)], [5]) == pytest.approx(0.014, rel=1e-6)
     assert {engine.pool.n_blocks for engine in made} == {3 * 2}  # 12 + 8 tokens take two of 16
+
+
+def test_each_new_token_attends_to_all_up_to_the_last():
+    """The work of a prefill is new · (before + new) pairs: 8 tokens after 3 make 88."""
+    assert MeasuredCost(0.0, 0.0, 0.0, 0.0, 1.0)([(8, 3), (2, 0)], [5]) == 88 + 4
