@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from browser.visit import CONTENT, ROOT, SITE, Visit
+from browser.visit import ROOT, SITE, Visit, pages_with
 
 MAX_FIGURE_BYTES = 150_000  # of one slider figure, after gzip
 # From the key press to the first frame that shows another picture, in milliseconds.
@@ -116,7 +116,7 @@ def choose_all(figure: Locator, control: Locator) -> None:
     assert len(set(frames)) > 1, f"the menu {options} changes nothing"
 
 
-@pytest.mark.parametrize("path", CONTENT or ["none"])
+@pytest.mark.parametrize("path", pages_with("ft-explore"))
 def test_every_slider_moves(browser, address, path, record_property):
     """By key and by drag; the picture is always the one that the readouts name."""
     latencies = []
@@ -140,7 +140,7 @@ def test_every_slider_moves(browser, address, path, record_property):
         )
 
 
-@pytest.mark.parametrize("path", CONTENT or ["none"])
+@pytest.mark.parametrize("path", pages_with("ft-explore"))
 def test_sliders_answer_to_touch(browser, address, path):
     """A tap on the far end of a track moves there; handles and menus are big enough."""
     with Visit(browser, address, "dark", "phone") as visit:
@@ -162,7 +162,7 @@ def test_sliders_answer_to_touch(browser, address, path):
                 assert text.bounding_box()["height"] >= 8  # CSS pixels
 
 
-@pytest.mark.parametrize("path", CONTENT or ["none"])
+@pytest.mark.parametrize("path", pages_with("ft-explore"))
 def test_play_goes_on_pauses_and_begins_anew(browser, address, path):
     """By key: the slider moves one value at a time, stays while paused, and starts over."""
     with Visit(browser, address) as visit:
@@ -195,7 +195,7 @@ def test_play_goes_on_pauses_and_begins_anew(browser, address, path):
             expect(handle).to_have_attribute("aria-valuenow", "1.0")
 
 
-@pytest.mark.parametrize("path", CONTENT or ["none"])
+@pytest.mark.parametrize("path", pages_with("ft-exercise"))
 def test_quizzes_answer_in_the_page(browser, address, path):
     """Without a kernel an answer still gets a reply."""
     with Visit(browser, address) as visit:
@@ -243,7 +243,7 @@ def figure_weights(html: str) -> list[int]:
     return weights
 
 
-@pytest.mark.parametrize("path", CONTENT or ["none"])
+@pytest.mark.parametrize("path", pages_with("ft-explore"))
 def test_slider_figures_are_light(address, path, record_property):
     weights = figure_weights((SITE / path).read_text("utf-8"))
     if weights:

@@ -11,7 +11,14 @@ PAGES = [page for page in PAGES if not page.startswith("_static/")]
 # Pages that the theme writes without a chapter's text.
 CONTENT = [page for page in PAGES if page.startswith(("book/", "notebooks/"))]
 CHAPTERS = [page for page in CONTENT if page.startswith("notebooks/")]
+# Colours and folds change over some frames.
+SETTLED = "Promise.all(document.getAnimations().map(animation => animation.finished))"
 SCREENS = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
+
+
+def pages_with(name: str) -> list[str]:
+    """Return the pages of the book whose source has a name; the others have nothing to try."""
+    return [page for page in CONTENT if name in (SITE / page).read_text("utf-8")] or ["none"]
 
 
 class Visit:
@@ -50,7 +57,7 @@ class Visit:
         # Solutions and hints are closed; what is in them is tested too.
         self.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
         # Folded code fades in; half faded it has too little contrast.
-        self.page.evaluate("Promise.all(document.getAnimations().map(a => a.finished))")
+        self.page.evaluate(SETTLED)
         for figure in self.page.locator(".ft-explore").all():
             expect(figure.locator("svg.ft-figure")).to_be_visible()
         return self.page
