@@ -354,6 +354,8 @@ def as_floats(logits: Array) -> Array:
     Its sums would end at 65,504 in float16, which is less than a vocabulary may have tokens.
     """
     logits = np.asarray(logits)
+    if logits.dtype == np.float32:
+        return logits
     if logits.dtype.kind != "f":
         return logits.astype(np.float64)
     return logits.astype(np.float32) if logits.dtype == np.float16 else logits

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import LibController, ThreadpoolController
 
 
 @contextmanager
 def blas_threads(n: int | None) -> Iterator[None]:
     """Let NumPy's products take n threads within the block; None leaves them as they are.
 
-    Whatever the environment asked for, and wherever the process was started. It costs some
-    microseconds, and reaches the libraries that threadpoolctl knows (OpenBLAS, MKL, BLIS).
+    Whatever the environment asked for, and wherever the process was started. It reaches the
+    libraries that threadpoolctl knows (OpenBLAS, MKL, BLIS).
 
     >>> with blas_threads(1):
     ...     pass
@@ -24,10 +24,19 @@ def blas_threads(n: int | None) -> Iterator[None]:
     if n is None:
         yield
         return
-    with _blas().limit(limits=n):
+    before = [(library, library.get_num_threads()) for library in _blas()]
+    changed = [(library, count) for library, count in before if count != n]
+    for library, _ in changed:
+        library.set_num_threads(n)
+    try:
         yield
+    finally:
+        for library, count in changed:
+            library.set_num_threads(count)
 
 
-@cache  # looking for the loaded libraries takes longer than a step of a small model
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController().select(user_api="blas")
+# Looking for the loaded libraries takes a tenth of a small model's step, and so does the
+# controller's own `limit`, which asks each of them for more than how many threads it has.
+@cache
+def _blas() -> list[LibController]:
+    return ThreadpoolController().select(user_api="blas").lib_controllers
