@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
 from tqdm import tqdm
@@ -84,6 +85,7 @@ def main() -> None:
         "commit": commit(),
         "machine": f"{processor()}, {os.cpu_count()} cores",
         "load_average_before": load,
+        "versions": {name: version(name) for name in ("numpy", "threadpoolctl")},
     }
     options.out.write_text(json.dumps(report, indent=1) + "\n")
 
