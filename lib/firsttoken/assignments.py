@@ -1,7 +1,9 @@
 """What every assignment imports: whose work it is, their own parameters, and a strict comparison.
 
-`expect` runs in the same process as the code that it checks, so it trusts nothing that it is
-given: values become built-in types first, and plain arithmetic compares those.
+Test cells run twice: in the student's notebook, beside the answer, and when the work is graded, in
+a process of their own that the answer cannot see (classroom/judge.py). There an argument is a copy,
+and what an answer changes in it does not come back; `shared` and `closed` are for the few tests
+that need more. In a notebook these two do nothing.
 """
 
 import hashlib
@@ -54,6 +56,33 @@ def personal_rng(student: str, topic: str) -> np.random.Generator:
         raise ValueError(f"student {student!r} and topic {topic!r}: expected two texts")
     digest = hashlib.sha256(f"{topic}\0{student}".encode()).digest()
     return np.random.default_rng(int.from_bytes(digest[:16]))
+
+
+def fresh_rng() -> np.random.Generator:
+    """Return the generator of hidden inputs: other ones at every grading.
+
+    `FIRSTTOKEN_SEED` in the environment repeats a grading; its report names the seed.
+    """
+    seed = os.environ.get("FIRSTTOKEN_SEED")
+    return np.random.default_rng(int(seed) if seed else None)
+
+
+def shared(value: Any) -> Any:
+    """Return an array or a list itself; when graded, what an answer writes into it comes back.
+
+    For tests of code that writes into what it is given, or must not. Never compute what you expect
+    from a value after it was shared.
+
+    >>> memory = shared(np.zeros(3))
+    """
+    return value
+
+
+def closed(*names: str) -> None:
+    """Name what of the library this test's answer must do without; when graded, it refuses to run.
+
+    >>> closed("firsttoken.kv_cache.KVCache")
+    """
 
 
 def _shown(value: object) -> str:
