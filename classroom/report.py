@@ -18,8 +18,10 @@ MAX_SAID = 160  # characters of a mistake in a table
 class Row:
     """What became of one student's work on one topic.
 
-    `questions` holds the points of each test cell, None where they are unknown. `score` is the sum
-    with what a person gave, and None as long as a person still has something to read.
+    `questions` holds the points of each test cell, None where they are unknown, and `parts` what
+    each part of a cell gave: [name, earned, points]. `score` is the sum with what a person gave,
+    less `penalty`, the points that were taken off for `days_late`. It is None as long as a person
+    still has something to read.
     """
 
     student: str
@@ -34,6 +36,15 @@ class Row:
     total: float | None = None
     seconds: float = 0
     fingerprint: str = ""
+    name: str = ""  # as in the roster
+    section: str = ""
+    submitted: str = ""  # ISO 8601 with its offset; empty where nobody knows when
+    days_late: float = 0
+    penalty: float = 0
+    attempt: int = 1  # which one counts
+    n_attempts: int = 1
+    seed: str = ""  # of the hidden inputs
+    parts: dict[str, list] = field(default_factory=dict)
 
     @property
     def automatic(self) -> float | None:
