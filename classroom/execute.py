@@ -1,103 +1,103 @@
-"""Run a prepared notebook in the sandbox, and write down what each cell did.
+"""Run a prepared notebook, and let the judge test what it defined.
 
-The kernel is inside, this program outside: it sends the cells, measures time and output, and keeps
-what comes back as plain text and pictures. Nothing that comes back is trusted to be well-formed,
-short, or true; whether a test passed is read from the kernel's reply alone. Before each test cell
-the reply itself is tested: checks that must fail are sent, and a kernel that lets them pass has
-been tampered with.
+Two sandboxes: in one the student's cells run, in the other the tests (kernel.py and judge.py). This
+program is outside both. It sends the cells, measures time, memory and output, and keeps what comes
+back as plain text and pictures. What the student's process says about itself earns no point: only
+the judge gives points, from the answers that it gets. When the tests begin, the student's own cells
+have ended, and nothing that their process writes is read any more.
 """
 
 import base64
 import binascii
 import contextlib
-import json
 import re
-import secrets
-import shutil
-import sys
-import tempfile
+import select
+import signal
+import socket
 import time
 from pathlib import Path
+from typing import Any
 
-import matplotlib
 import nbformat
-import zmq
-from jupyter_client import BlockingKernelClient
-from marking import error, is_test, mark
+from marking import (
+    answers,
+    error,
+    imports,
+    is_locked,
+    is_solution,
+    is_test,
+    mark,
+    names,
+    parts,
+    release,
+    same,
+    setup,
+)
 from nbformat.v4 import new_output
-from sandbox import START_S, Limits, Sandbox
+from sandbox import START_S, Limits, Sandbox, resource_limits
+from wire import Peer, Unanswered
 
 POLL_S = 0.1
 GRACE_S = 3  # for a cell that was interrupted
-LATE_S = 2  # for output that follows the reply
-CHECK_S = 10
-MAX_MESSAGE = 8 * 2**20  # bytes; ZeroMQ drops the connection that sends more
-MAX_QUEUE = 32  # messages
 MAX_TEXT = 10_000  # characters of one output that is kept
-MAX_PICTURE = 2**20  # characters of base64
+MAX_PICTURE = 2**20  # bytes
 MAX_OUTPUTS = 50  # of one cell
-# No process, file or space was left: a test that ends so says nothing about the answer.
-EXHAUSTED = re.compile(r"Error: \[Errno (11|24|27|28)\]|: can't start new thread")
-# What a second run may cure: the machine was busy, or full.
-PASSING = re.compile(r"the kernel did not start|ran longer than|met a limit of the sandbox")
-CHECKS = {
-    "the checks no longer see a wrong value: `expect` or the kernel was changed": (
-        "expect({nonce!r}, {got}, {other})"
-    ),
-    "the notebook works for another student than its folder": (
-        "assert str.__ne__(student, {student!r}), {nonce!r}"
-    ),
-    "the checks no longer see a wrong value: NumPy's comparisons were changed": (
-        "import numpy\n"
-        "assert numpy.allclose({got}, {other}) or numpy.array_equal([{got}], [{other}]), {nonce!r}"
-    ),
-}
+# What steers a terminal: a page's maker spends minutes and gigabytes on a text full of it.
+ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-_]?")
 
 
 class Stopped(Exception):
-    """The kernel can run no further cell; the message says why."""
+    """The notebook can run no further cell; the message says why."""
 
 
-def clipped(text) -> str:
-    """Return the beginning of a text, whatever was sent as text."""
+def clipped(text: object, most: int = MAX_TEXT) -> str:
+    """Return the beginning of a text without what steers a terminal, whatever was sent as text."""
     text = text if isinstance(text, str) else repr(type(text))
-    text = text.encode(errors="replace").decode()  # half a character cannot be written to a file
-    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "\n… (cut)"
+    text = ESCAPE.sub("", text[: 10 * most]).encode(errors="replace").decode()
+    text = "".join(c if c.isprintable() or c in "\n\t\r" else "�" for c in text)
+    return text if len(text) <= most else text[:most] + "\n… (cut)"
 
 
-def kept(kind: str, content: dict) -> nbformat.NotebookNode | None:
+def kept(kind: str, content: object) -> nbformat.NotebookNode | None:
     """Return an output as plain text or a picture: no HTML, no script, nothing that a page runs."""
+    if not isinstance(content, dict):
+        return None
     if kind == "stream":
         name = "stderr" if content.get("name") == "stderr" else "stdout"
         return new_output("stream", name=name, text=clipped(content.get("text")))
     if kind == "error":
-        return failure(content)
-    if kind not in ("display_data", "execute_result"):
+        lines = content.get("traceback")
+        return new_output(
+            "error",
+            ename=clipped(content.get("ename"), 100),
+            evalue=clipped(content.get("evalue"), 1000),
+            traceback=[clipped(line) for line in lines[:30]] if isinstance(lines, list) else [],
+        )
+    if kind != "display_data":
         return None
     sent = content.get("data")
     sent = sent if isinstance(sent, dict) else {}
     data = {}
     picture = sent.get("image/png")
-    if isinstance(picture, str) and len(picture) <= MAX_PICTURE:
+    if isinstance(picture, str):  # IPython sends either
         with contextlib.suppress(binascii.Error, ValueError):
-            raw = base64.b64decode("".join(picture.split()), validate=True)
-            if raw.startswith(b"\x89PNG\r\n\x1a\n"):
-                data["image/png"] = base64.b64encode(raw).decode()
+            picture = base64.b64decode("".join(picture.split()), validate=True)
+    is_png = isinstance(picture, bytes) and picture.startswith(b"\x89PNG\r\n\x1a\n")
+    if is_png and len(picture) <= MAX_PICTURE:
+        data["image/png"] = base64.b64encode(picture).decode()
     if "text/plain" in sent:
         data["text/plain"] = clipped(sent["text/plain"])
     return new_output("display_data", data=data) if data else None
 
 
-def failure(content: dict) -> nbformat.NotebookNode:
-    """Return the output of a cell that raised."""
-    lines = content.get("traceback")
-    lines = lines if isinstance(lines, list) else []
-    return new_output(
-        "error",
-        ename=clipped(content.get("ename"))[:100],
-        evalue=clipped(content.get("evalue"))[:1000],
-        traceback=[clipped(line) for line in lines[:30]],
-    )
+def added(outputs: list, output: nbformat.NotebookNode) -> None:
+    """Add an output; a text that goes on where the last one ended becomes part of it."""
+    last = outputs[-1] if outputs else None
+    if last and last.output_type == output.output_type == "stream" and last.name == output.name:
+        if len(last.text) <= MAX_TEXT:
+            last.text = clipped(last.text + output.text)
+    elif len(outputs) < MAX_OUTPUTS:
+        outputs.append(output)
 
 
 def cure(said: str) -> str:
@@ -107,217 +107,270 @@ def cure(said: str) -> str:
     return "; if it is the same person, correct the STUDENT line in the submitted file, grade again"
 
 
-class Kernel:
-    """A Python kernel in the sandbox, and our end of the wires to it."""
+class Run:
+    """A student's notebook and a judge, each in its sandbox, and our ends of the wires."""
 
-    def __init__(self, student: str, files: list[Path], limits: Limits):
-        """Start it; `files` are put into its home folder."""
+    def __init__(self, n_tests: int, student: str, files: list[Path], limits: Limits, seed: int):
+        """Start both; `files` are put into their homes."""
         self.limits = limits
-        self.folder = Path(tempfile.mkdtemp(prefix="ft-"))
-        home = self.folder / "home"
-        home.mkdir()
-        for path in files:
-            shutil.copy(path, home)
-        # Without its list of fonts, matplotlib spends seconds on making one.
-        for path in Path(matplotlib.get_cachedir()).glob("fontlist-*.json"):
-            (home / ".cache" / "matplotlib").mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, home / ".cache" / "matplotlib")
-        ports = {"shell": 1, "iopub": 2, "stdin": 3, "control": 4, "hb": 5}
-        connection = {f"{name}_port": port for name, port in ports.items()} | {
-            "transport": "ipc",
-            "ip": str(self.folder / "kernel"),
-            "key": secrets.token_hex(),
-            "signature_scheme": "hmac-sha256",
-        }
-        file = self.folder / "connection.json"
-        file.write_text(json.dumps(connection))
-        self.folder.chmod(0o755)
-        command = [sys.executable, "-m", "ipykernel_launcher", "-f", str(file)]
-        command += ["--HistoryManager.enabled=False", "--IPKernelApp.capture_fd_output=False"]
-        self.sandbox = Sandbox(command, self.folder, student, limits)
-        context = zmq.Context()
-        context.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
-        context.setsockopt(zmq.RCVHWM, MAX_QUEUE)
-        context.setsockopt(zmq.LINGER, 0)
-        self.client = BlockingKernelClient(context=context)
-        self.client.load_connection_info(connection)
-        self.client.start_channels(stdin=False, hb=False, control=False)
-        # ZeroMQ drops a message that is too long and says so only here.
-        events = zmq.EVENT_DISCONNECTED
-        self.monitor = self.client.iopub_channel.socket.get_monitor_socket(events)
-        self.deadline = time.monotonic() + START_S
+        pairs = [socket.socketpair() for _ in range(n_tests)]
+        notebook, notebook_end = socket.socketpair()
+        judge, judge_end = socket.socketpair()
+        ends = [notebook_end, judge_end, *(end for pair in pairs for end in pair)]
+        self.sandboxes = []
+        self.notebook, self.judge = Peer(notebook), Peer(judge)
+        try:
+            for program, own, number in (
+                ("kernel.py", notebook_end, 0),
+                ("judge.py", judge_end, 1),
+            ):
+                wires = [own, *(pair[number] for pair in pairs)]
+                values = {"FIRSTTOKEN_STUDENT": student}
+                if program == "judge.py":
+                    values["FIRSTTOKEN_SEED"] = str(seed)
+                self.sandboxes.append(Sandbox(program, wires, values, limits, files))
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            for end in ends:
+                end.close()
+        self.shown = 0  # characters of all outputs
 
-    def wait_until_ready(self) -> None:
-        """Wait for the first answer, before any code of the student runs."""
-        while time.monotonic() < self.deadline and not self.sandbox.ended():
-            with contextlib.suppress(RuntimeError):
-                self.client.wait_for_ready(timeout=1)
-                self.sandbox.lock_channel()
-                self.deadline = time.monotonic() + self.limits.total_s
-                return
-        raise Stopped(
-            f"the kernel did not start: {self.sandbox.complaints() or self.sandbox.ended()}"
-        )
+    def start(self, source: nbformat.NotebookNode, tests: list[str]) -> None:
+        """Tell both what they need."""
+        told = {"limits": resource_limits(self.limits), "call_s": self.limits.call_s}
+        self.send(self.notebook, "job", told | {"allowed": imports(source)})
+        self.send(self.judge, "job", told | job(source, tests, self.limits))
 
     def close(self) -> None:
-        """End the kernel and all that it started."""
-        self.client.iopub_channel.socket.disable_monitor()
-        self.client.stop_channels()
-        self.sandbox.close()
-        self.client.context.destroy(linger=0)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """End both, and all that they started."""
+        for sandbox in self.sandboxes:
+            sandbox.close()
+        self.notebook.wire.close()
+        self.judge.wire.close()
 
-    def messages(self, wait_s: float):
-        """Yield (channel, message) of what arrives within `wait_s`."""
-        channels = {"iopub": self.client.iopub_channel, "shell": self.client.shell_channel}
-        poller = zmq.Poller()
-        for channel in channels.values():
-            poller.register(channel.socket, zmq.POLLIN)
-        ready = dict(poller.poll(int(wait_s * 1000)))
-        for name, channel in channels.items():
-            if channel.socket in ready:
-                try:
-                    yield name, channel.get_msg(timeout=0)
-                except Exception as error:
-                    raise Stopped("the kernel sent a broken message") from error
-
-    def run(self, code: str, limit_s: float) -> tuple[dict, list, str]:
-        """Return (reply, outputs, why it was cut short or '') of one piece of code."""
-        # Without history, `In` does not hand the hidden tests to a later cell.
-        request = self.client.execute(
-            code, store_history=False, allow_stdin=False, stop_on_error=False
-        )
-        start = time.monotonic()
-        limit = min(start + limit_s, self.deadline)
-        reply, outputs, size, idle, cut = None, [], 0, False, ""
-        interrupted_at, replied_at, weighed_at = 0, 0, 0
-        while not (reply and idle):
-            for channel, message in self.messages(POLL_S):
-                content = message.get("content")
-                if not isinstance(content, dict):
-                    raise Stopped("the kernel sent a broken message")
-                if message.get("parent_header", {}).get("msg_id") != request:
-                    continue
-                kind = message["msg_type"]
-                if channel == "shell":
-                    reply, replied_at = content, time.monotonic()
-                elif kind == "status":
-                    idle = content.get("execution_state") == "idle"
-                else:
-                    size += len(repr(content))
-                    output = kept(kind, content)
-                    if output and size <= self.limits.output_bytes and len(outputs) < MAX_OUTPUTS:
-                        outputs.append(output)
-            if self.monitor.poll(0):
-                raise Stopped(self.gone(LATE_S) or f"sent more than {MAX_MESSAGE} bytes at once")
-            now = time.monotonic()
-            heavy = now > weighed_at + POLL_S and self.sandbox.memory_bytes()
-            weighed_at = weighed_at if heavy is False else now
-            if heavy > self.limits.memory_bytes:
-                raise Stopped(
-                    f"used more than {self.limits.memory_bytes / 2**20:.0f} MiB of memory"
-                )
-            if said := self.gone(0):
+    def message(self, peer: Peer) -> tuple[str, list] | None:
+        """Return the next message if one comes soon; stop at a limit of memory or files."""
+        peer.deadline = time.monotonic() + GRACE_S
+        if peer.buffer or select.select([peer.wire], [], [], POLL_S)[0]:
+            try:
+                return peer.receive()
+            except Unanswered as gone:
+                raise Stopped(f"the notebook {gone}") from None
+        for sandbox in self.sandboxes:
+            if said := sandbox.excess() or (
+                f"the kernel is gone: {e}" if (e := sandbox.ended()) else ""
+            ):
                 raise Stopped(said)
-            if reply and now > replied_at + LATE_S:
-                return reply, outputs, cut or "its output did not arrive in full"
+        return None
+
+    def send(self, peer: Peer, *content: object) -> None:
+        peer.deadline = time.monotonic() + START_S
+        try:
+            peer.send(*content)
+        except Unanswered as gone:
+            complaint = self.sandboxes[peer is self.judge].complaints()
+            raise Stopped(f"the kernel did not start: {complaint or gone}") from None
+
+    def cell(self, kind: str, *content: object, limit_s: float) -> tuple[bool, list, str]:
+        """Run a cell: return (whether it came to its end, outputs, why it was cut short or '')."""
+        self.send(self.notebook, kind, *content)
+        start = watched = time.monotonic()
+        outputs: list = []
+        size, cut, interrupted_at = 0, "", 0.0
+        while True:
+            message = self.message(self.notebook)
+            if message and message[0] in ("done", "frozen"):
+                return message[1] == [True], outputs, cut
+            if message and message[0] == "gone":
+                raise Stopped(f"the kernel is gone: {ending(message[1])}")
+            if message and message[1]:
+                size += len(str(message[1][0]))
+                output = kept(message[0], message[1][0])
+                if output and size <= self.limits.output_bytes:
+                    added(outputs, output)
+            now = time.monotonic()
+            if message and now > watched + POLL_S:  # a flood of messages hides no memory
+                watched = now
+                if said := self.sandboxes[0].excess():
+                    raise Stopped(said)
             if not cut and size > self.limits.output_bytes:
                 cut = f"wrote more than {self.limits.output_bytes} bytes of output"
-            elif not cut and now > limit:
-                cut = f"ran longer than {limit - start:.0f} s"
-            if cut and not interrupted_at and not reply:
+            elif not cut and now > start + limit_s:
+                cut = f"ran longer than {limit_s:.0f} s"
+            if cut and not interrupted_at:
                 interrupted_at = now
-                self.sandbox.interrupt()
-            if interrupted_at and not reply and now > interrupted_at + GRACE_S:
-                if not idle:
-                    raise Stopped(f"{cut}, and did not stop when interrupted")
-                # The interrupt met a kernel whose cell had just ended: the reply is lost.
-                return {"status": "error", "ename": "KeyboardInterrupt"}, outputs, cut
-        return reply, outputs, cut
+                self.sandboxes[0].interrupt()
+            if interrupted_at and now > interrupted_at + GRACE_S:
+                raise Stopped(f"{cut}, and did not stop when interrupted")
 
-    def gone(self, wait_s: float) -> str:
-        """Return how the kernel ended, in words, if it does within `wait_s`."""
-        deadline = time.monotonic() + wait_s
-        while not (ended := self.sandbox.ended()) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        return f"the kernel is gone: {ended}" if ended else ""
+    def verdicts(self, wanted: int) -> dict[str, list]:
+        """Return {test cell: its parts}, as the judge finds them."""
+        self.send(self.judge, "go")
+        found: dict[str, list] = {}
+        deadline = time.monotonic() + self.limits.judge_s
+        while len(found) < wanted:
+            if time.monotonic() > deadline:
+                raise Judged(
+                    found, f"all tests together ran longer than {self.limits.judge_s:.0f} s"
+                )
+            try:
+                message = self.message(self.judge)
+            except Stopped as stop:
+                said = self.sandboxes[1].complaints()
+                raise Judged(found, f"the tests stopped: {stop} {said}".strip()) from None
+            if message and message[0] == "verdict":
+                found[message[1][0]["name"]] = message[1][0]["parts"]
+        return found
 
-    def tampering(self, student: str) -> str:
-        """Return what no longer can be trusted in the kernel, in words; empty if nothing shows."""
-        for said, template in CHECKS.items():
-            nonce = secrets.token_hex(8)
-            # Values that are always the same would tell the check from the calls of the tests.
-            got = secrets.randbelow(1000)
-            other = got + 1 + secrets.randbelow(1000)
-            code = template.format(nonce=nonce, student=student, got=got, other=other)
-            reply, _, cut = self.run(code, CHECK_S)
-            if cut:
-                return f"a check that must fail was cut off: it {cut}"
-            # An error that is not the check's own, as a missing name, proves nothing.
-            if reply.get("status") != "error" or nonce not in str(reply.get("evalue")):
-                return said
-        return ""
+
+def run_cells(
+    run: Run,
+    code: list,
+    source: nbformat.NotebookNode,
+    frozen: list[str],
+    failed: dict[str, str],
+    reasons: list[str],
+) -> None:
+    """Run the student's cells in order, and freeze the notebook at the place of each test."""
+    limits = run.limits
+    first = [mark(cell)["grade_id"] for cell in setup(source)]
+    end = time.monotonic() + START_S + limits.notebook_s
+    for cell in code:
+        name = mark(cell).get("grade_id", "a cell without a name")
+        limit_s = min(limits.cell_s, end - time.monotonic())
+        try:
+            if limit_s < 0:
+                said = f"all cells together ran longer than {limits.notebook_s:.0f} s"
+                raise Stopped(said)
+            if is_test(cell):
+                run.cell("freeze", len(frozen), limit_s=limits.cell_s)
+                frozen.append(name)
+                continue
+            if is_locked(cell):
+                content = ("locked", cell.source, name, name in first)
+            else:
+                content = ("cell", cell.source)
+            # Until the first answer, the program starts.
+            began, cell.outputs, cut = run.cell(*content, limit_s=limit_s)
+        except Stopped as stop:
+            raise Stopped(f"{name}: {stop}") from None
+        run.shown += sum(len(str(output)) for output in cell.outputs)
+        if run.shown > limits.notebook_bytes:
+            raise Stopped(f"{name}: the outputs have {run.shown} characters together")
+        if "MemoryError" in error(cell).partition(":")[0]:
+            cut = cut or "needed more memory than a submission may use"
+        if cut:
+            reasons.append(f"{name}: {cut}")
+        if not began and is_solution(cell):
+            failed[name] = f"{name} was not run to its end: {cut or error(cell)}"
+        if not began and name in first:
+            raise Stopped(f"{name} stopped: {error(cell)}{cure(error(cell))}")
+
+
+class Judged(Exception):
+    """The judge has ended early: (what it has found, why)."""
+
+
+def ending(status: list) -> str:
+    """Return in words how a process ended."""
+    code = status[0] if status and type(status[0]) is int else 0
+    with contextlib.suppress(ValueError):
+        if code < 0:
+            return f"its process was ended by {signal.Signals(-code).name}"
+    return f"its process ended itself with status {code}"
+
+
+def unjudged(cell: Any, said: str) -> None:
+    """Leave the points of a test cell open."""
+    cell.metadata["parts"] = [
+        {"name": part["name"], "points": part["points"], "earned": None, "said": said}
+        for part in parts(cell)
+        if part["points"]
+    ]
+
+
+def job(source: nbformat.NotebookNode, tests: list[str], limits: Limits) -> dict:
+    """Return what the judge is told: the assignment's cells and its limits."""
+    cells: list[dict] = []
+    first = [mark(cell)["grade_id"] for cell in setup(source)]
+    last = max((k for k, cell in enumerate(source.cells) if is_test(cell)), default=0)
+    for cell in source.cells[: last + 1]:
+        if not (is_test(cell) or is_locked(cell) or is_solution(cell)):
+            continue
+        name = mark(cell)["grade_id"]
+        told = {"name": name, "names": sorted(names(cell.source)), "source": cell.source}
+        if is_test(cell):
+            told |= {"kind": "test", "number": tests.index(name), "parts": parts(cell)}
+        elif is_locked(cell):
+            told |= {"kind": "locked", "is_setup": name in first}
+        else:
+            told |= {"kind": "solution", "source": ""}
+        cells.append(told)
+    return {"cells": cells, "call_s": limits.call_s, "test_s": limits.test_s}
 
 
 def executed(
-    notebook: nbformat.NotebookNode, student: str, files: list[Path], limits: Limits
+    notebook: nbformat.NotebookNode,
+    source: nbformat.NotebookNode,
+    student: str,
+    files: list[Path],
+    limits: Limits,
+    seed: int,
 ) -> list[str]:
-    """Run every code cell, store the outputs in it, and return the reasons for a person to look.
+    """Run and judge a notebook; return the reasons for a person to look.
 
-    A test cell that was not run, or whose result cannot be known, gets `unknown` in its metadata.
+    Outputs are stored in it, and in the metadata of each test cell its parts, with what each
+    earned: None where a test was not run, or its result cannot be known.
     """
-    reasons = []
+    reasons: list[str] = []
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    tests = [mark(cell)["grade_id"] for cell in filter(is_test, code)]
     for cell in code:
         cell.outputs, cell.execution_count = [], None
-    not_run, shown = list(code), 0
-    # Nothing can work after a setup that failed: the locked cells before the first task.
-    tasks = [k for k, cell in enumerate(code) if mark(cell).get("solution")]
-    setup = [id(cell) for cell in code[: min(tasks, default=0)] if mark(cell).get("locked")]
-    kernel = None
-    try:
-        kernel = Kernel(student, files, limits)
-        kernel.wait_until_ready()
-        while not_run:
-            cell = not_run[0]
-            name = mark(cell).get("grade_id", "a cell without a name")
-            if time.monotonic() > kernel.deadline:
-                raise Stopped(f"{name}: all cells together ran longer than {limits.total_s:.0f} s")
-            if shown > limits.notebook_bytes:
-                raise Stopped(f"{name}: the outputs before it have {shown} characters together")
-            if is_test(cell) and (found := kernel.tampering(student)):
-                raise Stopped(found)
-            try:
-                reply, cell.outputs, cut = kernel.run(cell.source, limits.cell_s)
-            except Stopped as stop:
-                raise Stopped(f"{name}: {stop}") from None
-            shown += sum(len(str(output)) for output in cell.outputs)
-            if reply.get("status") != "ok" and not any(
-                output.output_type == "error" for output in cell.outputs
-            ):
-                cell.outputs.append(failure(reply))
-            if any("MemoryError" in output.get("ename", "") for output in cell.outputs):
-                cut = cut or "needed more memory than a submission may use"
-            if EXHAUSTED.search(error(cell)):
-                cut = cut or "met a limit of the sandbox"
-            if cut:
-                reasons.append(f"{name}: {cut}")
-                if is_test(cell):
-                    cell.metadata["unknown"] = True
-            # What a test's own call has changed counts against that test: until here it is unknown.
-            if is_test(cell) and not error(cell) and (found := kernel.tampering(student)):
-                raise Stopped(f"{name}: {found}")
-            not_run.pop(0)
-            if id(cell) in setup and error(cell):
-                raise Stopped(f"{name} stopped: {error(cell)}{cure(error(cell))}")
-    except Stopped as stop:
-        reasons.append(str(stop))
-    except Exception as fault:  # what was sent is the student's: nothing in it may stop the row
-        reasons.append(f"what the kernel sent could not be read: {type(fault).__name__}")
-    finally:
-        if kernel:
-            kernel.close()
-    for cell in not_run:
         if is_test(cell):
-            cell.metadata["unknown"] = True
+            unjudged(cell, "not run")
+    given = {mark(cell).get("grade_id"): cell for cell in release(source).cells}
+    failed: dict[str, str] = {}  # solution cells that earn nothing, and why
+    frozen: list[str] = []
+    run = None
+    try:
+        run = Run(len(tests), student, files, limits, seed)
+        run.start(source, tests)
+        try:
+            run_cells(run, code, source, frozen, failed, reasons)
+        except Stopped as stop:
+            reasons.append(str(stop))
+            run.sandboxes[0].stop()
+        for cell in filter(is_solution, code):
+            name = mark(cell)["grade_id"]
+            if same(cell, given[name]):
+                failed[name] = f"NotImplementedError: {name} is still as it was handed out"
+        verdicts = run.verdicts(len(tests)) if frozen else {}
+    except Judged as judged:
+        verdicts, why = judged.args
+        reasons.append(why)
+    except Stopped as stop:
+        verdicts = {}
+        reasons.append(str(stop))
+    finally:
+        if run:
+            run.close()
+    for cell in filter(is_test, code):
+        name = mark(cell)["grade_id"]
+        if name in frozen and name in verdicts:
+            divided = parts(cell)
+            for part, verdict in zip(divided, verdicts[name], strict=True):
+                part |= {"earned": verdict["earned"], "said": verdict["said"]}
+                del part["source"]
+            # The preamble has no points to lose; what it says stands in the parts as well.
+            cell.metadata["parts"] = [part for part in divided if part["points"]]
+        for answer in answers(source)[name]:
+            if answer in failed:
+                for part in cell.metadata["parts"]:
+                    part |= {"earned": 0, "said": failed[answer]}
+        open_parts = [part["said"] for part in cell.metadata["parts"] if part["earned"] is None]
+        if name in frozen and open_parts:
+            reasons.append(f"{name}: {open_parts[0]}")
     return reasons

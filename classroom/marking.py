@@ -1,11 +1,10 @@
 """What an assignment's notebook says: its release version, its points, and what went wrong.
 
-A graded cell with code is a test cell: it gives all of its points or none, by whether it raised.
-A graded cell with text is an explanation, which a person reads.
+A graded cell with code is a test cell: each of its parts gives all of its points or none, by
+whether it raised. A graded cell with text is an explanation, which a person reads.
 """
 
 import ast
-import builtins
 import contextlib
 import copy
 import re
@@ -60,25 +59,22 @@ def error(cell) -> str:
 
 
 def points(notebook: nbformat.NotebookNode) -> dict[str, float | None]:
-    """Return {grade_id: points} of an executed notebook's test cells; None where unknown."""
-    return {
-        mark(cell)["grade_id"]: None
-        if cell.metadata.get("unknown")
-        else 0
-        if error(cell)
-        else mark(cell)["points"]
-        for cell in notebook.cells
-        if is_test(cell)
-    }
+    """Return {grade_id: points} of a judged notebook's test cells; None where unknown."""
+    found = {}
+    for cell in filter(is_test, notebook.cells):
+        earned = [part["earned"] for part in cell.metadata.get("parts", [{"earned": None}])]
+        found[mark(cell)["grade_id"]] = None if None in earned else sum(earned)
+    return found
 
 
 def mistakes(notebook: nbformat.NotebookNode) -> dict[str, str]:
-    """Return {grade_id: what went wrong} of the test cells that raised."""
-    return {
-        mark(cell)["grade_id"]: error(cell)
-        for cell in notebook.cells
-        if is_test(cell) and error(cell)
-    }
+    """Return {grade_id: what went wrong} of the test cells with a part that failed."""
+    found = {}
+    for cell in filter(is_test, notebook.cells):
+        said = [part["said"] for part in cell.metadata.get("parts", []) if part["said"]]
+        if said:
+            found[mark(cell)["grade_id"]] = "; ".join(dict.fromkeys(said))
+    return found
 
 
 def key(source: nbformat.NotebookNode) -> nbformat.NotebookNode:
@@ -106,40 +102,15 @@ def same(cell, given) -> bool:
     return False
 
 
-MAGIC = re.compile(r"^[ \t]*[%!].*", re.M)
-BINDS = re.compile(r"\b(?:def|class)\s+(\w+)|\b(\w+)\s*(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")
-SETS = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(?:\.\w+)+\s*(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")
+def names(source: str) -> set[str]:
+    """Return the names that code binds at its top level, imports left out."""
+    table = symtable.symtable(source, "", "exec")
+    return {s.get_name() for s in table.get_symbols() if s.is_assigned() and not s.is_imported()}
 
 
-def guessed(source: str) -> set[str]:
-    """Return the names that code binds, as far as that shows in code that is no plain Python."""
-    return {first or second for first, second in BINDS.findall(source)}
-
-
-def names(source: str, imports: bool = False) -> set[str]:
-    """Return the names that code binds at its top level, with those of `imports` or without."""
-    found = set()
-    for text in (source, MAGIC.sub("", source)):
-        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-            tables = [symtable.symtable(text, "", "exec")]
-            break
-        found |= guessed("\n".join(MAGIC.findall(source)))
-    else:
-        return found | guessed(source)
-    while tables:
-        table = tables.pop()
-        for symbol in table.get_symbols():
-            top = table.get_type() == "module" or symbol.is_declared_global()
-            bound = imports if symbol.is_imported() else symbol.is_assigned()
-            if top and bound:
-                found.add(symbol.get_name())
-        tables += table.get_children()
-    return found
-
-
-def used(test: str) -> set[str]:
-    """Return the names that a test takes from outside; not those that its functions bind."""
-    found, tables = set(), [symtable.symtable(test, "", "exec")]
+def used(code: str) -> set[str]:
+    """Return the names that code takes from outside; not those that its functions bind."""
+    found, tables = set(), [symtable.symtable(code, "", "exec")]
     while tables:
         table = tables.pop()
         top = table.get_type() == "module"
@@ -148,68 +119,74 @@ def used(test: str) -> set[str]:
     return found
 
 
-def statements(source: str) -> list[str] | None:
-    """Return the statements of code in one layout; None if it is no plain Python."""
-    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-        return list(map(ast.unparse, ast.parse(source).body))
-    return None
+def is_solution(cell) -> bool:
+    """Return whether a student's code stands in the cell."""
+    return bool(mark(cell).get("solution")) and cell.cell_type == "code"
 
 
-def plain(source: str, given: frozenset[str]) -> str:
-    """Return code in one layout, without comments and the statements in `given`.
+def is_locked(cell) -> bool:
+    """Return whether the cell holds code that is handed out, and no test."""
+    return bool(mark(cell).get("locked")) and cell.cell_type == "code" and not is_test(cell)
 
-    What is no plain Python, as code with magics, stays as it is.
+
+def setup(source: nbformat.NotebookNode) -> list:
+    """Return the locked cells before the first task."""
+    code = [cell for cell in source.cells if cell.cell_type == "code"]
+    first = next((k for k, cell in enumerate(code) if is_solution(cell)), len(code))
+    return [cell for cell in code[:first] if is_locked(cell)]
+
+
+def imports(source: nbformat.NotebookNode) -> list[list[str]]:
+    """Return what the setup imports, as [module, name]; [module, ""] for a whole module."""
+    found = []
+    for node in (n for cell in setup(source) for n in ast.walk(ast.parse(cell.source))):
+        if isinstance(node, ast.ImportFrom):
+            found += [[node.module, alias.name] for alias in node.names]
+        elif isinstance(node, ast.Import):
+            found += [[alias.name, ""] for alias in node.names]
+    return found
+
+
+def answers(source: nbformat.NotebookNode) -> dict[str, list[str]]:
+    """Return {test cell: the solution cells whose names it uses, also through locked cells}."""
+    bound: dict[str, str] = {}  # a name, and the cell that bound it last
+    cells, found = {}, {}
+    for cell in source.cells:
+        grade_id = mark(cell).get("grade_id")
+        if is_test(cell):
+            waiting, seen = [cell.source], set()
+            while waiting:
+                for name in used(waiting.pop()) & bound.keys():
+                    if bound[name] not in seen:
+                        seen.add(bound[name])
+                        if is_locked(cells[bound[name]]):
+                            waiting.append(cells[bound[name]].source)
+            found[grade_id] = [c for c in cells if c in seen and is_solution(cells[c])]
+        if is_test(cell) or is_locked(cell) or is_solution(cell):
+            cells[grade_id] = cell
+            bound |= dict.fromkeys(names(cell.source), grade_id)
+    return found
+
+
+PART = re.compile(r"^### (\d+(?:\.\d+)?) points?: *(.+?) *$", re.M)
+
+
+def parts(cell) -> list[dict]:
+    """Return the parts of a test cell: [{"name", "points", "source"}, …].
+
+    A line such as `### 5 points: two texts` begins a part. What stands before the first such line
+    is needed by all, and has no points of its own. A cell without one is a single part.
     """
-    said = statements(source)
-    return source if said is None else "\n".join(line for line in said if line not in given)
-
-
-ODD = re.compile(
-    r"_getframe|f_locals|f_globals|f_back|tb_frame|get_ipython|InteractiveShell|ipykernel"
-    r"|\b(?:globals|locals|vars)\(|__globals__|__closure__|(?<![\w.])(?<!def )(?:eval|exec)\("
-    r"|builtins|ctypes|\b(?:import|from) [\w., ]{0,80}\b(?:inspect\b|gc(?=\s+(?:as|import)\b))"
-    r"|\binspect\.[a-z]|\bgc\.(?!collect\b)[a-z]|\bget_(?:objects|referr)"
-    r"|sys\.modules|sys\.monitoring|from sys import(?! (?:getsizeof|maxsize)\s*$)"
-    r"|\bimport_module\b|__import__|__main__|__code__|co_consts|settrace|setprofile|setattr"
-    r"|(?:extract|walk|format|print)_stack|StackSummary|_current_frames|linecache"
-    r"|(?:firsttoken\s*)?\.\s*assignments\b"
-    r"|\bimport\b[\w\t .,]{0,80}(?:[(\\][\w\s.,]{0,200})?\bassignments\b"
-    r"|ast_transformers|load_ipython_extension|load_ext(?! autoreload)"
-    r"|(?:^|=)[ \t]*%{1,2}(?:run\b|config (?!InlineBackend)|alias|macro|pdb|reset)",
-    re.M,
-)
-# What a text may say of these words without using them.
-PLAIN = re.compile(r"^ *#[^\"'\r\n]*$|^if __name__ == [\"']__main__[\"']:", re.M)
-
-
-def oddities(source: nbformat.NotebookNode, notebook: nbformat.NotebookNode) -> list[str]:
-    """Return what the student's code does that can change the tests or look into them."""
-    tests = [c for c in source.cells if is_test(c)]
-    last = max((k for k, c in enumerate(source.cells) if is_test(c)), default=0)
-    locked = [c for c in source.cells[:last] if mark(c).get("locked") and c.cell_type == "code"]
-    setup = [c for c in locked if not is_test(c)]
-    ours = set(dir(builtins)).union(*(names(c.source, imports=True) for c in setup))
-    tasks = [c for c in source.cells if mark(c).get("solution") and c.cell_type == "code"]
-    # To run a line of the setup once more changes nothing, if the names in it are still ours.
-    given = frozenset(ast.unparse(line) for c in setup for line in ast.parse(c.source).body)
-    theirs = [c for c in notebook.cells if c.cell_type == "code" and not mark(c).get("locked")]
-    if (size := sum(len(cell.source) for cell in theirs)) > MAX_SHOWN["code"]:
-        return [f"the code has {size} characters, more than a page shows: read the submitted file"]
-    again = {line for c in theirs for line in statements(c.source) or ()} & given
-    ours &= set().union(*(used(text) for text in [*(c.source for c in tests), *again]))
-    ours -= set().union(*(names(c.source) for c in tasks))
-    said = []
-    for cell in theirs:
-        where = mark(cell).get("grade_id", "a cell without a name")
-        code = plain(cell.source, given)
-        if len(code) > MAX_SHOWN["code"]:  # deep in blocks, two characters become 400
-            said.append(f"{where} is nested too deep to be searched: read it")
-            continue
-        found = sorted((names(code) | set(SETS.findall(code))) & ours)
-        found += sorted({m.group().strip("(") for m in ODD.finditer(PLAIN.sub("", code))})
-        if found:
-            said.append(f"{where} uses or redefines {', '.join(found)}: read it")
-    return said
+    found = list(PART.finditer(cell.source))
+    if not found:
+        return [{"name": "", "points": mark(cell)["points"], "source": cell.source}]
+    ends = [*(match.start() for match in found[1:]), len(cell.source)]
+    divided = [{"name": "", "points": 0, "source": cell.source[: found[0].start()]}]
+    for match, end in zip(found, ends, strict=True):
+        points = float(match[1])
+        source = cell.source[match.start() : end]
+        divided.append({"name": match[2], "points": points, "source": source})
+    return divided
 
 
 def prepared(
@@ -232,10 +209,10 @@ def prepared(
             theirs[grade_id] = cell
             last = grade_id
             if mark(ours[grade_id])["locked"] and not same(cell, given[grade_id]):
-                reasons.append(f"{grade_id} was edited: the original was used")
+                notes.append(f"{grade_id} was edited: the original was used")
             continue
         if grade_id and mark(ours[grade_id])["locked"]:
-            reasons.append(f"{grade_id} stands there twice: the first one counts")
+            notes.append(f"{grade_id} stands there twice: the original was used")
             continue
         if grade_id:  # as after Split Cell
             what = "run" if cell.cell_type == "code" else "kept"

@@ -1,7 +1,9 @@
 """A place to run code that nobody trusts: its own file system, processes, user and no network.
 
-Linux only. Root starts it under a user id that no account has; anyone else in a user namespace,
-where the kernel allows that. What the code may read is listed; solutions, gradebook and the other
+Linux only, built by bubblewrap. Root starts the code under a user id that no account has; anyone
+else in a user namespace, where the kernel allows that. Nothing of it lies in a folder of the
+machine: its home is in memory, and it speaks over sockets that were open before it started, so that
+no other account can reach it. What it may read is listed; solutions, gradebook and the other
 submissions are not in its file system at all.
 """
 
@@ -10,29 +12,49 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import matplotlib
 import psutil
+from wire import Peer, Unanswered
 
 ROOT = Path(__file__).parents[1]
-SCRIPT = Path(__file__).with_name("sandbox.sh")
+HERE = Path(__file__).parent
+HOME = "/home/student"
 FIRST_UID, N_UIDS = 64000, 1000  # of the range that Debian and systemd leave free
-START_S = 60  # a machine that is busy may take long to start a kernel
-TOOLS = ("unshare", "setpriv", "prlimit", "chroot", "mount", "bash")
+START_S = 60  # a machine that is busy may take long to start a program
+MAX_FILES = 20_000
+# Ways to other users' keys, to the kernel's rarer parts and to new namespaces; no notebook needs
+# one of them.
+FORBIDDEN = (
+    *("add_key", "request_key", "keyctl", "ptrace", "process_vm_readv", "process_vm_writev"),
+    *("bpf", "perf_event_open", "userfaultfd", "io_uring_setup", "io_uring_enter", "kexec_load"),
+    *("unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "open_by_handle_at"),
+    *("init_module", "finit_module", "delete_module", "quotactl", "swapon", "swapoff", "acct"),
+    *("move_mount", "open_tree", "fsopen", "fsmount", "fspick", "mount_setattr", "kcmp"),
+    *("pidfd_getfd", "name_to_handle_at", "vhangup", "syslog", "iopl", "ioperm", "lookup_dcookie"),
+)
+taken: set[int] = set()  # user ids of sandboxes that run
+lock = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Limits:
     """What one submission may use."""
 
-    cell_s: float = 60
-    total_s: float = 300
+    cell_s: float = 30  # of the student's cells, each
+    notebook_s: float = 120  # all of them together
+    call_s: float = 10  # one call by the judge
+    test_s: float = 30  # one test cell
+    judge_s: float = 120  # all test cells together
     memory_bytes: int = 4 * 2**30
     processes: int = 128  # threads count, too
     file_bytes: int = 64 * 2**20
@@ -54,7 +76,7 @@ def readable() -> list[str]:
         sys.prefix,
         sys.base_prefix,
         sysconfig.get_path("stdlib"),
-        sysconfig.get_path("purelib"),
+        *(path for path in sys.path if path.endswith("-packages")),
     }
     outside = [path for path in sorted(python) if not path.startswith("/usr/")]
     # A folder that lies inside another one of the list is there already.
@@ -63,75 +85,171 @@ def readable() -> list[str]:
 
 
 def free_uid() -> int:
-    """Return a user id that has no account."""
-    taken = {entry.pw_uid for entry in pwd.getpwall()}
-    first = os.getpid() % N_UIDS
-    return next(
-        uid for k in range(N_UIDS) if (uid := FIRST_UID + (first + k) % N_UIDS) not in taken
-    )
+    """Return a user id that no account and no running sandbox has, and reserve it."""
+    accounts = {entry.pw_uid for entry in pwd.getpwall()}
+    first = int.from_bytes(os.urandom(4)) % N_UIDS
+    with lock:
+        uids = (FIRST_UID + (first + k) % N_UIDS for k in range(N_UIDS))
+        running = {process.info["uids"].real for process in psutil.process_iter(["uids"])}
+        uid = next(uid for uid in uids if uid not in accounts | taken | running)
+        taken.add(uid)
+    return uid
+
+
+def filter_file() -> int:
+    """Return a descriptor of the filter that refuses the forbidden calls of the kernel."""
+    import pyseccomp  # only Linux has it
+
+    rules = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
+    refusal = pyseccomp.ERRNO(1)
+    for name in FORBIDDEN:
+        with contextlib.suppress(OSError, RuntimeError):  # not every machine has each
+            rules.add_rule(refusal, name)
+    # New namespaces by clone(); sockets that no network namespace holds (virtual machines, crypto).
+    new_user = 0x10000000
+    rules.add_rule(refusal, "clone", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, new_user, new_user))
+    rules.add_rule(pyseccomp.ERRNO(38), "clone3")  # its flags cannot be seen: libc takes clone()
+    for family in range(3, 46):
+        if family != socket.AF_INET6:
+            rules.add_rule(refusal, "socket", pyseccomp.Arg(0, pyseccomp.EQ, family))
+    with tempfile.TemporaryFile() as file:
+        rules.export_bpf(file)
+        file.seek(0)
+        return os.dup(file.fileno())
+
+
+def command(
+    program: list[str],
+    given: dict[str, str],
+    limits: Limits,
+    files: list[Path],
+    uid: int | None,
+    seccomp: int,
+) -> list[str]:
+    """Return the command that runs a program in the sandbox."""
+    bwrap = ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
+    bwrap += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1"]
+    bwrap += ["--hostname", "sandbox", "--cap-drop", "ALL", "--seccomp", str(seccomp)]
+    if uid is None:
+        bwrap += ["--unshare-user"]
+    else:  # to become another user, once
+        bwrap += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    shown = [*readable(), *(str(HERE / name) for name in ("wire.py", program[0]))]
+    # Folders on the way to what is shown: bubblewrap would close them to other users.
+    for folder in sorted({str(parent) for path in shown for parent in Path(path).parents}):
+        if folder != "/" and not any(folder == p or folder.startswith(p + "/") for p in shown):
+            bwrap += ["--perms", "0755", "--dir", folder]
+    for path in shown:
+        if os.path.islink(path):
+            bwrap += ["--symlink", os.readlink(path), path]
+        elif os.path.exists(path):
+            bwrap += ["--ro-bind", path, path]
+    bwrap += ["--proc", "/proc", "--dev", "/dev"]
+    for place in ("/dev/shm", "/tmp", HOME):
+        size = str(limits.disk_bytes // 4 if place != HOME else limits.disk_bytes // 2)
+        bwrap += ["--perms", "1777", "--size", size, "--tmpfs", place]
+    for path in files:
+        bwrap += ["--ro-bind", str(path), f"{HOME}/{path.name}"]
+    # Without its list of fonts, matplotlib spends seconds on making one.
+    for path in Path(matplotlib.get_cachedir()).glob("fontlist-*.json"):
+        bwrap += ["--ro-bind", str(path), f"{HOME}/.cache/matplotlib/{path.name}"]
+    bwrap += ["--remount-ro", "/dev", "--remount-ro", "/"]
+    values = {
+        "HOME": HOME,
+        "PATH": "/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": 1,
+        "OPENBLAS_NUM_THREADS": 1,
+        "MKL_NUM_THREADS": 1,
+        "HF_HUB_OFFLINE": 1,
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+        "PYTHONPATH": ROOT / "lib",
+        "PYTHONDONTWRITEBYTECODE": 1,
+    } | given
+    bwrap += ["--clearenv"]
+    for name, value in values.items():
+        bwrap += ["--setenv", name, str(value)]
+    bwrap += ["--chdir", HOME, "--"]
+    if uid is not None:
+        bwrap += ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
+        bwrap += ["--bounding-set=-all", "--inh-caps=-all"]
+    return [*bwrap, sys.executable, str(HERE / program[0]), *program[1:]]
+
+
+def resource_limits(limits: Limits) -> dict[str, int]:
+    """Return what a program in the sandbox asks the kernel to hold it to, before all else."""
+    return {
+        "RLIMIT_AS": limits.memory_bytes,
+        "RLIMIT_NPROC": limits.processes,
+        "RLIMIT_FSIZE": limits.file_bytes,
+        "RLIMIT_CPU": int(limits.notebook_s + limits.judge_s) + 1,
+        "RLIMIT_NOFILE": 256,
+        "RLIMIT_CORE": 0,
+    }
 
 
 class Sandbox:
-    """A command that runs in the sandbox, from its start to the end of all its processes."""
+    """A program of this folder that runs in the sandbox, from its start to its last process."""
 
-    def __init__(self, command: list[str], channel: Path, student: str, limits: Limits):
-        """Start `command`; `channel` is the folder that it shares with us, with its home in it."""
+    def __init__(
+        self,
+        program: str,
+        wires: list[socket.socket],
+        values: dict[str, str],
+        limits: Limits,
+        files: list[Path],
+    ):
+        """Start `program`.
+
+        It inherits `wires`, and `values` in its environment; `files` are put into its home.
+        """
         self.limits = limits
-        self.channel = channel
-        self.root = Path(tempfile.mkdtemp(prefix="ft-root-"))
-        uid = free_uid() if os.geteuid() == 0 else None
-        if uid is not None:
-            os.chown(channel, uid, uid)
-        values = {
-            "ROOT": self.root,
-            "CHANNEL": channel,
-            "READABLE": "\n".join(readable()),
-            "RUN_AS": "" if uid is None else uid,
-            "DISK": limits.disk_bytes,
-            "FILE": limits.file_bytes,
-            "MEMORY": limits.memory_bytes,
-            "PROCESSES": limits.processes,
-            "CPU": int(limits.total_s) + 1,
-            "FIRSTTOKEN_STUDENT": student,
-            "PYTHONPATH": ROOT / "lib",
-            "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin",
-        }
-        namespaces = ["--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-child"]
-        if uid is None:
-            namespaces += ["--user", "--map-root-user"]
+        self.uid = free_uid() if os.geteuid() == 0 else None
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self.process = subprocess.Popen(
-            # A grader that is killed takes the sandbox with it.
-            ["setpriv", "--pdeathsig=KILL", "unshare", *namespaces, "bash", str(SCRIPT), *command],
-            env={name: str(value) for name, value in values.items()},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self.errors,
-            start_new_session=True,
-        )
-
-    def lock_channel(self) -> None:
-        """Let nothing more be created in the shared folder: the sockets stand."""
-        if os.geteuid() == 0:
-            os.chown(self.channel, 0, 0)
+        seccomp = filter_file()
+        handed = [wire.fileno() for wire in wires]
+        line = command([program, *map(str, handed)], values, limits, files, self.uid, seccomp)
+        try:
+            self.process = subprocess.Popen(
+                line,
+                pass_fds=[*handed, seccomp],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self.errors,
+                start_new_session=True,
+                env={"PATH": f"{os.environ.get('PATH', '')}:/usr/bin:/usr/sbin:/bin:/sbin"},
+            )
+        finally:
+            os.close(seccomp)
 
     def family(self) -> list[psutil.Process]:
-        """Return the processes inside."""
+        """Return the processes inside; the program itself is the first."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return psutil.Process(self.process.pid).children(recursive=True)
         return []
 
     def interrupt(self) -> None:
-        """Send the command what Ctrl-C sends."""
+        """Send the notebook what Ctrl-C sends."""
         with contextlib.suppress(psutil.NoSuchProcess, IndexError):
-            self.family()[0].send_signal(signal.SIGINT)
+            self.family()[1].send_signal(signal.SIGINT)
 
-    def memory_bytes(self) -> int:
-        """Return what all processes inside hold in memory together."""
-        total, files = 0, {}
-        for process in self.family():
+    def stop(self) -> None:
+        """End the notebook, and leave what it has frozen for the tests."""
+        with contextlib.suppress(psutil.NoSuchProcess, IndexError):
+            self.family()[1].kill()
+
+    def excess(self) -> str:
+        """Return which limit on memory and files the processes inside exceed, in words."""
+        total, files, family = 0, {}, self.family()
+        for process in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 total += process.memory_info().rss
+        if total > self.limits.memory_bytes:  # what children share with their parent counts once
+            total = 0
+            for process in family:
+                with contextlib.suppress(psutil.Error):
+                    total += process.memory_full_info().pss
+        for process in family:
             # Files that live in memory only are held by a descriptor, and mapped by nobody.
             with contextlib.suppress(OSError):
                 for entry in os.scandir(f"/proc/{process.pid}/fd"):
@@ -139,16 +257,25 @@ class Sandbox:
                         if os.readlink(entry.path).startswith("/memfd:"):
                             status = os.stat(entry.path)
                             files[status.st_ino] = status.st_blocks * 512
-        return total + sum(files.values())
+        if total + sum(files.values()) > self.limits.memory_bytes:
+            return f"used more than {self.limits.memory_bytes / 2**20:.0f} MiB of memory"
+        if family:
+            for place in ("/dev/shm", "/tmp", HOME):
+                with contextlib.suppress(OSError):
+                    space = os.statvfs(f"/proc/{family[0].pid}/root{place}")
+                    if space.f_files - space.f_ffree > MAX_FILES:
+                        return f"made more than {MAX_FILES} files"
+        return ""
 
     def ended(self) -> str:
-        """Return how the command ended, in words; empty while it runs."""
+        """Return how the program ended, in words; empty while it runs."""
         code = self.process.poll()
         if code is None:
             return ""
         if code < 0 or code > 128:
             number = -code if code < 0 else code - 128
-            return f"its process was ended by {signal.Signals(number).name}"
+            with contextlib.suppress(ValueError):
+                return f"its process was ended by {signal.Signals(number).name}"
         return f"its process ended itself with status {code}"
 
     def complaints(self) -> str:
@@ -159,7 +286,7 @@ class Sandbox:
         return lines[-1] if lines else ""
 
     def close(self) -> None:
-        """End every process inside; the file system goes with the last one."""
+        """End every process inside; its file system goes with the last one."""
         for process in self.family()[:1]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()  # the first process of its namespace: the kernel ends the rest
@@ -168,7 +295,8 @@ class Sandbox:
         self.process.kill()
         self.process.wait()
         self.errors.close()
-        self.root.rmdir()
+        with lock:
+            taken.discard(self.uid)
 
 
 def check() -> None:
@@ -178,17 +306,22 @@ def check() -> None:
             f"grading runs each submission in namespaces of the Linux kernel, and this is "
             f"{sys.platform}. Use a Linux machine, a virtual one, or a Linux container."
         )
-    places = f"{os.environ['PATH']}:/usr/sbin:/sbin"  # chroot lies where users do not look
-    if missing := [tool for tool in TOOLS if not shutil.which(tool, path=places)]:
-        raise Refused(f"{', '.join(missing)} missing: install the package util-linux")
-    with tempfile.TemporaryDirectory(prefix="ft-") as folder:
-        (Path(folder) / "home").mkdir()
-        sandbox = Sandbox(["true"], Path(folder), "nobody", Limits())
-        deadline = time.monotonic() + START_S
-        while not sandbox.ended() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        ended, said = sandbox.ended() or "it did not start", sandbox.complaints()
+    for tool, package in (("bwrap", "bubblewrap"), ("setpriv", "util-linux")):
+        if not shutil.which(tool, path=f"{os.environ.get('PATH', '')}:/usr/bin:/bin"):
+            raise Refused(f"{tool} is missing: install the package {package}")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        sandbox = Sandbox("judge.py", [theirs], {}, Limits(), [])
+        theirs.close()
+        judge = Peer(ours)
+        judge.deadline = time.monotonic() + START_S
+        try:
+            judge.send("job", {"limits": {}, "cells": []})
+            works = judge.receive() == ("end", [])
+        except Unanswered:
+            works = False
+        ended, complaint = sandbox.ended() or "it did not start", sandbox.complaints()
         sandbox.close()
-    if not ended.endswith("status 0"):
+    if not works:
         who = "" if os.geteuid() == 0 else " Start make grade as root, or allow user namespaces."
-        raise Refused(f"the sandbox does not start here: {said or ended}.{who}")
+        raise Refused(f"the sandbox does not start here: {complaint or ended}.{who}")

@@ -1,0 +1,195 @@
+"""The judge: runs the test cells of an assignment, where no code of the student is.
+
+    python judge.py CONTROL TEST TEST …
+
+Started in a sandbox of its own, with numbers of open sockets: the first brings the assignment's
+cells and takes the verdicts, each other one leads to the student's notebook as it stood before one
+test cell. A name that a solution cell binds is fetched from there: data by value, functions and
+objects as proxies (wire.py).
+"""
+
+import os
+import resource
+import socket
+import sys
+import time
+import types
+from typing import Any
+
+import numpy as np
+from wire import Peer, Remote, Unanswered
+
+from firsttoken import assignments
+
+GRACE_S = 2  # for a call that was stopped to say so
+FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+UNPRINTED = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+class Late(BaseException):
+    """A call ran too long; the answer may still be asked for something else."""
+
+
+class Answer(Peer):
+    """The end of a wire whose other end nobody trusts."""
+
+    def __init__(self, wire: socket.socket, names: dict[str, object], twins: dict, call_s: float):
+        super().__init__(wire)
+        self.namespace, self.twins, self.call_s = names, twins, call_s
+        self.end = float("inf")  # of the whole test
+        self.failed: Exception | None = None  # of our own code that the answer called
+        self.errors = np.geterr()
+
+    def ask(self, request: str, *args: object) -> Any:
+        if self.depth == 0:
+            if np.geterr() != self.errors:
+                self.errors = np.geterr()
+                self.ask("errors", self.errors)
+            self.deadline = min(time.monotonic() + self.call_s + GRACE_S, self.end)
+        return super().ask(request, *args)
+
+    def may_hand_over(self, value: object) -> bool:
+        module = type(value).__module__
+        return (
+            isinstance(value, FUNCTIONS)
+            or module in (__name__, "judged")
+            or (module.startswith("firsttoken.") and not isinstance(value, type))
+        )
+
+    def answer(self, request: str, *args: Any) -> Any:
+        """Let an answer call what it was given: a function, or an object's public names."""
+        try:
+            if request == "call":
+                return args[0](*args[1], **args[2])
+            owner, name, *rest = args
+            if isinstance(owner, (*FUNCTIONS, type, types.ModuleType, Remote)):
+                raise TypeError("a function of the tests can be called, and nothing else")
+            if type(name) is not str or name.startswith("_"):
+                raise AttributeError(f"{name!r:.40}: only public names can be read here")
+            if request == "method":
+                return getattr(owner, name)(*rest[0], **rest[1])
+            if request == "get":
+                return getattr(owner, name)
+            raise ValueError(f"no request {request!r:.40}")
+        except AssertionError as error:
+            # An answer that swallows it has failed all the same.
+            self.failed = self.failed or error
+            raise
+
+    def exceptions(self) -> dict:
+        return self.namespace
+
+    def rebuilt(self, names: list, said: str) -> Exception:
+        if names == ["TooLong"]:
+            raise Late(said)
+        return super().rebuilt(names, said)
+
+
+def used(cell: dict) -> set[str]:
+    """Return the names that a cell's code mentions, also inside its functions."""
+    if cell["kind"] == "solution":
+        return set()
+    found, codes = set(), [compile(cell["source"], cell["name"], "exec")]
+    while codes:
+        code = codes.pop()
+        found |= {*code.co_names, *code.co_freevars}
+        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return found
+
+
+class Judge:
+    """The assignment's cells, and what they are run with."""
+
+    def __init__(self, control: socket.socket, tests: list[socket.socket]):
+        self.wire, self.tests = Peer(control), tests
+        _, (self.job,) = self.wire.receive()
+        for name, most in self.job["limits"].items():
+            resource.setrlimit(getattr(resource, name), (most, most))
+        # A module of its own, so that classes of the test cells know where they belong.
+        module = types.ModuleType("judged")
+        sys.modules["judged"] = module
+        self.namespace = vars(module)
+        self.namespace["STUDENT"] = ""
+        self.fetched: set[str] = set()  # names that come from the student's notebook
+        self.twins: dict[int, str] = {}
+        self.kept: list = []  # what the setup bound: while it lives, its id is nobody else's
+        self.used = set().union(*map(used, self.job["cells"]))
+        self.answer: Answer | None = None
+
+    def run(self) -> None:
+        """Run all cells in order and send a verdict on each test."""
+        for cell in self.job["cells"]:
+            if cell["kind"] == "solution":
+                self.fetched |= set(cell["names"])
+                continue
+            if cell["kind"] == "locked":
+                self.execute(cell["source"], cell["name"])
+                if cell["is_setup"]:
+                    own = {n: v for n, v in self.namespace.items() if not n.startswith("__")}
+                    self.kept = list(own.values())
+                    self.twins = {id(value): name for name, value in own.items()}
+            else:
+                if self.answer is None:  # until the notebook has run, nobody answers
+                    self.wire.receive()
+                self.wire.write("verdict", self.test(cell))
+            self.fetched -= set(cell["names"])
+        self.wire.write("end")
+
+    def execute(self, source: str, name: str) -> None:
+        exec(compile(source, f"<{name}>", "exec"), self.namespace)
+        # Here these two have work to do.
+        for word, function in (("shared", self.shared), ("closed", self.closed)):
+            if self.namespace.get(word) is getattr(assignments, word):
+                self.namespace[word] = function
+
+    def shared(self, value: Any) -> Any:
+        """As assignments.shared: what the answer writes into `value` comes back."""
+        self.answer.share(value)
+        return value
+
+    def closed(self, *names: str) -> None:
+        """As assignments.closed: these names refuse to run in the answer's process."""
+        self.answer.ask("close", list(names))
+
+    def test(self, cell: dict) -> dict:
+        """Return the verdict on a test cell: what each part earned, and why not more."""
+        answer = Answer(self.tests[cell["number"]], self.namespace, self.twins, self.job["call_s"])
+        answer.end = time.monotonic() + self.job["test_s"]
+        self.answer = answer
+        parts, lost, unknown = [], "", ""
+        for name in self.fetched:
+            self.namespace.pop(name, None)
+        for number, part in enumerate(cell["parts"]):
+            said, known = lost, not unknown
+            if not (lost or unknown):
+                try:
+                    if number == 0:
+                        # What is no data is a proxy, what is not there is left out.
+                        self.namespace.update(answer.ask("names", sorted(self.fetched & self.used)))
+                    self.execute(part["source"], cell["name"])
+                    if answer.failed:
+                        raise answer.failed
+                except Late as late:
+                    said, known = f"a call of your code {late}", False
+                except Unanswered as gone:
+                    said, known = f"your code {gone}", False
+                    unknown = said
+                except MemoryError as error:
+                    said, known = f"MemoryError: {error}", False
+                except BaseException as error:
+                    said = f"{type(error).__name__}: {error}".removesuffix(": ")
+                answer.failed = None
+            elif unknown:
+                said = unknown
+            if said and part["points"] == 0:
+                lost, unknown = (said, unknown) if known else (lost, said)
+            earned = None if not known else 0 if said else part["points"]
+            parts.append({"name": part["name"], "earned": earned, "said": said[:2000]})
+        answer.wire.close()
+        return {"name": cell["name"], "parts": parts}
+
+
+if __name__ == "__main__":
+    wires = [socket.socket(fileno=int(number)) for number in sys.argv[1:]]
+    sys.stdout = UNPRINTED
+    Judge(wires[0], wires[1:]).run()
