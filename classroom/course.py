@@ -24,6 +24,7 @@ Two files in the course's folder, each of them optional. `course.toml`:
 import csv
 import io
 import math
+import os
 import re
 import tomllib
 import unicodedata
@@ -138,6 +139,16 @@ def read_course(folder: Path) -> Course:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise CourseError(f"{path} is no TOML: {error}") from None
     return Settings(path, said, topics, roster).course(in_canvas(columns, topics))
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that there is the old one or the new one, and never half of one."""
+    part = path.with_name(f".{os.getpid()}.part")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 class Settings:

@@ -335,7 +335,7 @@ class Graded(NamedTuple):
         return (self.course / "feedback" / student / TOPIC / f"{TOPIC}.html").read_text()
 
     def table(self, name: str) -> list[dict[str, str]]:
-        with (self.course / "report" / name).open(newline="") as file:
+        with (self.course / "report" / name).open(newline="", encoding="utf-8-sig") as file:
             return list(csv.DictReader(file))
 
 
