@@ -1,7 +1,7 @@
 # First Token. `make` alone lists what there is to do.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help lab chapter test test-hub root book serve assignments grade bench check clean
+.PHONY: help lab chapter test test-hub root book serve assignments grade review bench check clean
 
 PORT ?= 8000
 CHAPTER ?=
@@ -79,9 +79,16 @@ serve: .venv/book ## build the site and serve it (PORT=8000)
 assignments: .venv/classroom ## write the assignments for students into _build/assignments
 	@$(PY) classroom/release.py _build/assignments
 
-grade: .venv/classroom ## grade a class, each submission in a sandbox (COURSE=~/course)
+grade: .venv/classroom ## grade a class, each submission in a sandbox (COURSE=~/course; AGAIN=ada/kv_cache or AGAIN=all)
 	@[ -n "$(COURSE)" ] || $(call fail,name the folder of the course: make grade COURSE=~/course)
-	@$(PY) classroom/grade.py "$(COURSE)"
+	@$(PY) classroom/grade.py "$(COURSE)" $(if $(AGAIN),--again $(filter-out all,$(AGAIN)))
+
+# The words may hold any sign: make hands them to the shell in the environment.
+review: .venv/classroom ## decide on work that needs review (COURSE= STUDENT= TOPIC= ACCEPT="read it, fine")
+	@[ -n "$$COURSE" ] && [ -n "$$STUDENT" ] && [ -n "$$TOPIC" ] && [ -n "$$ACCEPT$$REFUSE$$UNDO" ] \
+	|| $(call fail,say which and what: make review COURSE=~/course STUDENT=ada TOPIC=kv_cache ACCEPT=\"read it\". Or REFUSE=\"copied\" or UNDO=1)
+	@$(PY) classroom/review.py "$$COURSE" "$$STUDENT" "$$TOPIC" $(ATTEMPT:%=--attempt %) \
+		$(if $(UNDO),--undo,$(if $(REFUSE),--refuse "$$REFUSE",--accept "$$ACCEPT"))
 
 bench: .venv/test ## compare speed with other programs (minutes; wants a quiet machine)
 	@for program in benchmarks/*.py; do echo "Running $$program."; $(PY) $$program || exit 1; done

@@ -1,31 +1,49 @@
 """Grade a course: python classroom/grade.py COURSE
 
-Reads   COURSE/submitted/STUDENT/TOPIC/TOPIC.ipynb, as nbgrader collects them; the assignments from
+Reads   COURSE/submitted/STUDENT/TOPIC/TOPIC.ipynb, as nbgrader collects them; COURSE/course.toml,
+        roster.csv and reviews.csv, where they are; the assignments from
         COURSE/source/TOPIC/TOPIC.ipynb where there is one, else from the book's assignments/.
-Writes  COURSE/gradebook.db, COURSE/autograded/ (for nbgrader's Formgrader), COURSE/feedback/ and
-        COURSE/report/.
+Writes  COURSE/report/, gradebook.db and autograded/ (for nbgrader's Formgrader), feedback/, and
+        attempts/ and releases/, by which it knows what it has done.
 
-A submission that was graded before and has not changed is not run again (--again runs all), so
-that after the explanations were read in Formgrader a second run only renews feedback and report.
+A hand-in is graded once, and again when its assignment has changed or --again asks for it. All that
+is known is written after each submission, so a run that was stopped, or killed, goes on where it
+was.
 """
 
 import argparse
 import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
-import re
 import secrets
-import shutil
-import stat
+import signal
 import sys
 import time
-import warnings
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 
 import nbformat
+import psutil
+from attempts import (
+    Attempt,
+    again,
+    attempts,
+    count,
+    counted,
+    graded_path,
+    keep,
+    next_number,
+    put,
+    releases,
+)
+from course import ID_RULE, Course, CourseError, is_student_id, read_course
 from execute import executed
+from gradebook import Gradebook, Standing
 from marking import (
     as_text,
     closed,
@@ -38,125 +56,57 @@ from marking import (
     prepared,
     release,
 )
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
-from nbgrader.api import Gradebook, MissingEntry
+from nbformat.v4 import new_markdown_cell
 from nbgrader.apps import NbGraderAPI
-from nbgrader.preprocessors import SaveCells
-from nbgrader.utils import parse_utc
-from report import Row, write_report
+from report import GRADES_HEAD, Row, grades_line, table, whole_class, write_report
+from review import Review, Undecided, reviews
 from sandbox import Limits, Refused, check, readable
-from sqlalchemy.exc import SAWarning
+from submitted import HandIn, Unreadable, brought_up_to_date, content, handed_in, parsed, shown
+from tqdm import tqdm
 from traitlets.config import Config
 
 ROOT = Path(__file__).parents[1]
-MAX_FILE = 20 * 2**20  # bytes of a submitted notebook
-MAX_CELLS = 1000
 MAX_SAID = 20  # reasons on one page
 MAX_REASON = 500  # characters of one of them: 10,000 brackets take a page's maker a second
-MAX_LISTS = 1_000_000  # lists and objects in the file: each takes some 90 bytes of memory
-STUDENT_ID = re.compile(r"[A-Za-z0-9][\w.@-]{0,63}", re.ASCII)
-MAKE = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}
+REPORT_S = 3  # so often report.html is written while the class is graded
+POLL_S = 0.2
 
 
-class Unreadable(Exception):
-    """There is no notebook that could be run; the message says why."""
+@dataclass(frozen=True)
+class Assignment:
+    """What is graded: the source notebook with its tests, and the releases that were handed out."""
+
+    topic: str
+    source: nbformat.NotebookNode
+    files: list[Path]  # that lie beside it
+    version: str  # changes with its cells and files
+    earlier: list[nbformat.NotebookNode]  # releases that this course was graded with before
+
+    @property
+    def maximum(self) -> dict[str, float]:
+        """The points of each test cell."""
+        return {
+            mark(cell)["grade_id"]: mark(cell)["points"]
+            for cell in self.source.cells
+            if is_test(cell)
+        }
 
 
-def content(path: Path, limit: int = MAX_FILE) -> bytes:
-    """Return what a submitted file holds, if it is a plain file and no way to another one."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise Unreadable(f"{shown(path.name)} cannot be opened: {error.strerror}") from None
-    try:
-        status = os.fstat(handle)
-        # Before it becomes a file of Python's: a folder cannot.
-        if not stat.S_ISREG(status.st_mode):
-            raise Unreadable(f"{shown(path.name)} is no plain file")
-        if status.st_size > limit:
-            raise Unreadable(f"{shown(path.name)} has {status.st_size} bytes, more than {limit}")
-        with open(handle, "rb", closefd=False) as file:
-            return file.read(limit)
-    finally:
-        os.close(handle)
-
-
-def chosen(folder: Path, topic: str) -> Path:
-    """Return which file of a folder STUDENT/TOPIC is read: TOPIC.ipynb, or its only notebook."""
-    path = folder / f"{topic}.ipynb"
-    for part in (folder.parent, folder, path):
-        if part.is_symlink():
-            raise Unreadable(f"{shown(part.name)} is a symbolic link")
-    if not path.exists():
-        # A browser that downloads it once more names it `topic (1).ipynb`.
-        others = sorted(folder.glob("[!.]*.ipynb"))  # macOS puts a `._` file beside each
-        if len(others) != 1:
-            found = [other.name for other in others] or "no notebook at all"
-            raise Unreadable(f"there is no {topic}.ipynb, but {found}")
-        path = others[0]
-    return path
-
-
-def beside(folder: Path, topic: str) -> list[str]:
-    """Return the names of notebooks that are not read, because TOPIC.ipynb is there."""
-    if not (folder / f"{topic}.ipynb").exists():
-        return []
-    return sorted(path.name for path in folder.glob("[!.]*.ipynb") if path.stem != topic)
-
-
-def taken(cell: dict) -> nbformat.NotebookNode:
-    """Return a cell made anew of what grading reads, its text and its mark."""
-    source = cell["source"]
-    marked = cell["metadata"].get("nbgrader")
-    grade_id = marked.get("grade_id") if isinstance(marked, dict) else None
-    found = {"nbgrader": {"grade_id": grade_id}} if isinstance(grade_id, str) else {}
-    text = "".join(source) if isinstance(source, list) else source
-    return MAKE[cell["cell_type"]](text, metadata=nbformat.from_dict(found))
-
-
-def parsed(data: bytes) -> nbformat.NotebookNode:
-    """Return the cells in a submitted file.
-
-    All else in it is left alone: to validate what a student can make long takes minutes.
-    """
-    if not data.strip():
-        raise Unreadable("the file is empty")
-    if data.count(b"[") + data.count(b"{") > MAX_LISTS:
-        raise Unreadable(f"the file has more than {MAX_LISTS} brackets: its outputs must go")
-    try:
-        found = json.loads(data)
-        json.dumps(found, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
-        raise Unreadable("the file is no notebook: it is not JSON") from None
-    cells = found.get("cells") if isinstance(found, dict) else None
-    if not isinstance(cells, list):
-        said = "it has no list of cells, as notebooks of format 4 have"
-        raise Unreadable(f"the file is no valid notebook: {said}")
-    if len(cells) > MAX_CELLS:
-        raise Unreadable(f"the notebook has {len(cells)} cells, more than {MAX_CELLS}")
-    try:
-        notebook = nbformat.from_dict({"cells": [taken(cell) for cell in cells]})
-    except Exception as error:  # whatever stands there in place of a cell
-        raise Unreadable(f"the file is no valid notebook: {type(error).__name__}") from None
-    if not any(mark(cell) for cell in notebook.cells):
-        raise Unreadable("no cell has its mark: was it exported or pasted into a new notebook?")
-    return notebook
-
-
-def sources(course: Path, topic: str) -> Path:
-    """Return the folder of an assignment's source."""
-    for folder in (course / "source" / topic, ROOT / "assignments" / topic):
-        if (folder / f"{topic}.ipynb").is_file():
-            return folder
-    raise Unreadable(f"there is no assignment {topic}")
-
-
-def register(url: str, topic: str, source: nbformat.NotebookNode) -> None:
-    """Tell the gradebook which cells the assignment has."""
-    with Gradebook(url) as gradebook:
-        gradebook.update_or_create_assignment(topic)
-    resources = {"nbgrader": {"notebook": topic, "assignment": topic, "db_url": url}}
-    SaveCells().preprocess(key(source), resources)
+def assignment(course: Path, topic: str) -> Assignment:
+    """Read an assignment's source, and keep its release in the course."""
+    for place in (course / "source" / topic, ROOT / "assignments" / topic):
+        if (place / f"{topic}.ipynb").is_file():
+            break
+    else:
+        raise Unreadable(f"there is no assignment {topic}")
+    source = nbformat.read(place / f"{topic}.ipynb", as_version=4)
+    files = sorted(p for p in place.iterdir() if p.is_file() and p.suffix != ".ipynb")
+    cells = [(cell.cell_type, cell.source, mark(cell)) for cell in key(source).cells]
+    said = [cells, [(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]]
+    version = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    return Assignment(
+        topic, source, files, version, releases(course, topic, version, release(source))
+    )
 
 
 def untouched(source: nbformat.NotebookNode, notebook: nbformat.NotebookNode) -> set[str]:
@@ -182,137 +132,319 @@ def untouched(source: nbformat.NotebookNode, notebook: nbformat.NotebookNode) ->
     }
 
 
-def record(url: str, row: Row, scores: dict[str, float | None], timestamp: str | None) -> None:
-    """Write the scores into the gradebook; what a person gave before stays, marked to be read."""
-    with Gradebook(url) as gradebook:
-        gradebook.update_or_create_student(row.student)
-        when = {} if timestamp is None else {"timestamp": timestamp}
-        submission = gradebook.update_or_create_submission(row.topic, row.student, **when)
-        for grade in submission.notebooks[0].grades:
-            grade.auto_score = scores.get(grade.name)
-            grade.needs_manual_grade = (
-                bool(row.reasons) or grade.auto_score is None or grade.manual_score is not None
-            )
-        gradebook.db.commit()
-
-
-def graded(course: Path, url: str, student: str, topic: str, limits: Limits) -> Row:
-    """Grade one submission; whatever it does, the result is a row."""
-    row = Row(student, topic)
+def graded(
+    task: Assignment, student: str, hand_in: HandIn, limits: Limits, seed: int
+) -> tuple[Attempt, nbformat.NotebookNode]:
+    """Run a hand-in and return what came of it; nothing is written yet."""
+    row = Row(student, task.topic, maximum=task.maximum)
+    row.submitted, row.seed, row.fingerprint = hand_in.submitted, str(seed), hand_in.fingerprint
     start = time.monotonic()
-    folder = course / "submitted" / student / topic
-    place = sources(course, topic)
-    source = nbformat.read(place / f"{topic}.ipynb", as_version=4)
-    tests = [cell for cell in source.cells if is_test(cell)]
-    row.maximum = {mark(c)["grade_id"]: mark(c)["points"] for c in tests}
-    timestamp, others = None, []
+    untried = set()
     try:
-        path = chosen(folder, topic)
-        notebook, row.reasons, row.notes = prepared(source, parsed(content(path)))
-        others = beside(folder, topic)
-        if path.stem != topic:
-            row.notes.append(f"`{shown(path.name)}` was read: there is no {topic}.ipynb")
-        with contextlib.suppress(Unreadable, ValueError, OverflowError):
-            text = content(folder / "timestamp.txt", 100).decode().strip()
-            if re.fullmatch(r"[\d-]+ [\d:.]+ \w+", text):
-                parse_utc(text)  # raises for a date that is none
-                timestamp = text
-        files = [path for path in place.iterdir() if path.is_file() and path.suffix != ".ipynb"]
-        seed = secrets.randbits(64)
-        row.seed = str(seed)
-        row.reasons += executed(notebook, source, student, files, limits, seed)
-        scores = points(notebook) | dict.fromkeys(untouched(source, notebook), 0)
+        if hand_in.problem:
+            raise Unreadable(hand_in.problem)
+        submitted = parsed(hand_in.data)
+        brought_up_to_date(submitted, release(task.source), task.earlier)
+        notebook, row.reasons, row.notes = prepared(task.source, submitted)
+        if hand_in.name != f"{task.topic}.ipynb":
+            row.notes.append(f"`{shown(hand_in.name)}` was read: there is no {task.topic}.ipynb")
+        row.reasons += executed(notebook, task.source, student, task.files, limits, seed)
+        untried = untouched(task.source, notebook)
     except Unreadable as unreadable:
-        notebook, row.reasons, scores = key(source), [str(unreadable)], {}
-    row.questions = points(notebook)
-    if others:
-        said = f"only {topic}.ipynb was read; there is also {', '.join(map(shown, others))}"
+        notebook, row.reasons = key(task.source), [str(unreadable)]
+    row.questions, row.mistakes = points(notebook), mistakes(notebook)
+    if hand_in.beside:
+        others = ", ".join(map(shown, hand_in.beside))
+        said = f"only {task.topic}.ipynb was read; there is also {others}"
         (row.notes if any(row.questions.values()) else row.reasons).append(said)
-    row.mistakes = mistakes(notebook)
-    out = course / "autograded" / student / topic / f"{topic}.ipynb"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    # What cannot be encoded fails before there is an empty file.
-    out.write_bytes(nbformat.writes(closed(notebook, source)).encode())
-    # nbgrader returns feedback under a name made from the secret that the submission brought.
-    for name in ("timestamp.txt", "submission_secret.txt"):
-        with contextlib.suppress(Unreadable):
-            (out.parent / name).write_bytes(content(folder / name, 1000))
-    record(url, row, scores, timestamp)
+    row.parts = {
+        mark(cell)["grade_id"]: [
+            [part["name"], part["earned"], part["points"]] for part in cell.metadata["parts"]
+        ]
+        for cell in notebook.cells
+        if "parts" in cell.metadata
+    }
     row.seconds = round(time.monotonic() - start, 2)
-    return row
+    scores = row.questions | dict.fromkeys(untried, 0)
+    attempt = Attempt(0, hand_in, row, scores, task.version)
+    return attempt, closed(notebook, task.source)
 
 
-def fingerprint(course: Path, student: str, topic: str) -> str:
-    """Return what changes when a submission or its assignment does."""
-    digest = hashlib.sha256((sources(course, topic) / f"{topic}.ipynb").read_bytes())
-    folder = course / "submitted" / student / topic
-    try:
-        path = chosen(folder, topic)
-        digest.update(content(path))
-        # The report names these files, so its words must not outlive them.
-        digest.update(repr([path.name, *beside(folder, topic)]).encode())
-    except Unreadable as unreadable:
-        digest.update(str(unreadable).encode())
-    return digest.hexdigest()
+@dataclass
+class Work:
+    """A student's work on a topic: what was graded, and what is still to do."""
+
+    student: str
+    task: Assignment
+    known: list[Attempt]
+    current: str = ""  # fingerprint of what lies in submitted/
+    waiting: int = 0  # gradings that have not ended
+    fault: str = ""  # of the grader
+    row: Row | None = None
+
+    def add(self, attempt: Attempt) -> None:
+        """Put in an attempt, in the place of an earlier grading of the same hand-in."""
+        others = [a for a in self.known if a.number != attempt.number]
+        self.known = sorted([*others, attempt], key=lambda a: a.number)
 
 
-def settled(url: str, row: Row) -> bool:
-    """Return whether a row of the last run still holds for work that has not changed.
+class Class:
+    """A run over a course: its work, the rows of its report, and how they come about."""
 
-    It does not if the teacher has begun a new gradebook.
-    """
-    with Gradebook(url) as gradebook, contextlib.suppress(MissingEntry):
-        gradebook.find_submission(row.topic, row.student)
-        return True
-    return False
+    def __init__(self, course: Path, gradebook: Gradebook, limits: Limits, seed: int | None):
+        """Read what a teacher said and what was graded before."""
+        self.course, self.gradebook, self.limits, self.seed = course, gradebook, limits, seed
+        self.setup: Course = read_course(course)
+        self.reviews: dict[tuple[str, str, str], Review] = reviews(course)
+        self.work: dict[tuple[str, str], Work] = {}  # by topic and student
+        self.others: list[Row] = []  # folders that are no work
+        self.standings: dict[tuple[str, str], Standing] = {}
+        self.reported = float("-inf")
 
-
-def complete(url: str, rows: list[Row]) -> None:
-    """Put into the rows what the gradebook says now, and so what a person gave."""
-    with Gradebook(url) as gradebook:
-        for row in rows:
-            if row.status == "not submitted" or not row.maximum:
+    def look(self, asked: list[str]) -> list[tuple[Work, Attempt | None]]:
+        """Find all work, and return what has to be graded: what lies there, or an old attempt."""
+        folders = [
+            path
+            for path in sorted((self.course / "submitted").iterdir())
+            if path.name[0] != "." and (path.is_dir() or path.is_symlink())
+        ]
+        names, topics = set(self.setup.roster), set()
+        for folder in folders:
+            if not is_student_id(folder.name):
+                reason = f"the folder's name is no student id: {ID_RULE}; it was skipped"
+                self.others.append(Row(shown(folder.name), "", "needs review", reasons=[reason]))
                 continue
-            submission = gradebook.find_submission(row.topic, row.student)
-            row.total = submission.max_score
-            waiting = submission.needs_manual_grade
-            row.score = None if waiting else submission.score
-            if not waiting:
-                row.status = "graded"
-            else:
-                row.status = "needs review" if row.reasons else "needs grading"
+            names.add(folder.name)
+            if not folder.is_symlink():
+                topics |= {path.name for path in folder.iterdir() if path.name[0] != "."}
+        jobs, unmet = [], set(asked) - {""}
+        for topic in sorted(topics):
+            try:
+                task = assignment(self.course, topic)
+            except Unreadable as unreadable:
+                self.others += [
+                    Row(name, shown(topic), "needs review", reasons=[shown(str(unreadable))])
+                    for name in sorted(names)
+                    if (self.course / "submitted" / name / topic).exists()
+                ]
+                continue
+            self.gradebook.register(topic, task.source, self.setup.due_dates.get(topic))
+            for student in sorted(names):
+                specs = {"", student, f"{student}/{topic}"}
+                work = Work(student, task, attempts(self.course, student, topic))
+                self.work[topic, student] = work
+                if not os.path.lexists(self.course / "submitted" / student / topic):
+                    continue
+                unmet -= specs
+                try:
+                    jobs += self.jobs(work, bool(specs & set(asked)))
+                except Exception as error:  # a fault of ours must not stop the class
+                    work.fault = f"the grader failed: {error!r}"
+        if unmet:
+            raise Refused(f"nothing was handed in for --again {', '.join(sorted(unmet))}")
+        return jobs
+
+    def jobs(self, work: Work, anew: bool) -> list[tuple[Work, Attempt | None]]:
+        """Return what of a student's work has to be graded."""
+        folder = self.course / "submitted" / work.student / work.task.topic
+        hand_in = handed_in(folder, work.task.topic)
+        work.current = hand_in.fingerprint
+        found = []
+        if anew or not any(a.row.fingerprint == work.current for a in self.valid(work)):
+            found.append((work, None))
+        for attempt in work.known:
+            if attempt.row.fingerprint == work.current:
+                attempt.row.submitted = hand_in.submitted  # a teacher may have corrected it
+            elif self.setup.attempts == "best" and (anew or attempt not in self.valid(work)):
+                found.append((work, attempt))
+        work.waiting = len(found)
+        return found
+
+    def valid(self, work: Work) -> list[Attempt]:
+        """Return the attempts that were graded with the assignment as it is now."""
+        return [a for a in work.known if a.version == work.task.version]
+
+    def run(self, job: tuple[Work, Attempt | None], stop: Event):
+        """Grade one hand-in, in a thread of its own; None if the run was stopped meanwhile."""
+        work, attempt = job
+        if stop.is_set():
+            return None
+        folder = self.course / "submitted" / work.student / work.task.topic
+        hand_in = again(self.course, attempt) if attempt else handed_in(folder, work.task.topic)
+        seed = secrets.randbits(64) if self.seed is None else self.seed
+        found = graded(work.task, work.student, hand_in, self.limits, seed)
+        return None if stop.is_set() else found
+
+    def arrived(self, work: Work, future: Future) -> None:
+        """Store what a grading found; whatever it was, the result is a row."""
+        work.waiting -= 1
+        try:
+            found = future.result()
+            if found is None:
+                work.waiting += 1
+                return
+            attempt, notebook = found
+            same = [a for a in work.known if a.row.fingerprint == attempt.row.fingerprint]
+            attempt.number = (
+                same[0].number if same else next_number(self.course, work.student, work.task.topic)
+            )
+            keep(self.course, attempt, notebook)
+            work.add(attempt)
+            work.current = work.current if same else attempt.row.fingerprint
+        except Exception as error:  # a fault of ours must not stop the class
+            work.fault = f"the grader failed: {error!r}"
+        self.settle(work)
+
+    def counting(self, work: Work) -> Attempt | None:
+        """Return the attempt whose points count."""
+        if self.setup.attempts == "best":
+            return max(self.valid(work), key=lambda a: (self.rank(a), a.number), default=None)
+        return next((a for a in self.valid(work) if a.row.fingerprint == work.current), None)
+
+    def rank(self, attempt: Attempt) -> float:
+        """Return an attempt's points from the tests, after lateness."""
+        row = self.decided(attempt)
+        known = sum(points or 0 for points in row.questions.values())
+        return known - self.setup.penalty(known, self.late(row))
+
+    def late(self, row: Row) -> float:
+        """Return how many days late a row's hand-in came."""
+        return self.setup.lateness(row.topic, row.student, row.submitted)
+
+    def review(self, attempt: Attempt) -> Review | None:
+        """Return what a person decided on an attempt."""
+        row = attempt.row
+        return self.reviews.get((row.student, row.topic, row.fingerprint))
+
+    def decided(self, attempt: Attempt) -> Row:
+        """Return an attempt's row with what a person decided on it."""
+        row = dataclasses.replace(attempt.row, notes=list(attempt.row.notes))
+        review = self.review(attempt)
+        if review:
+            row.notes = [review.said, *row.reasons, *row.notes]
+            row.reasons = []
+            row.questions = {
+                name: (points or 0) if review.decision == "accept" else 0
+                for name, points in row.questions.items()
+            }
+        return row
+
+    def settle(self, work: Work) -> None:
+        """Bring gradebook, autograded/ and the row to what is known, whatever happens."""
+        student, topic = work.student, work.task.topic
+        who = self.setup.student(student)
+        if not os.path.lexists(self.course / "submitted" / student / topic):
+            work.row = Row(student, topic, "not submitted")
+        elif work.fault:
+            work.row = Row(student, topic, "needs review", reasons=[work.fault])
+        elif work.waiting or (attempt := self.counting(work)) is None:
+            work.row = Row(student, topic, "waiting", maximum=work.task.maximum)
+        else:
+            try:
+                work.row = self.published(work, attempt)
+            except Exception as error:  # as a gradebook that Formgrader writes to just now
+                reason = f"the grader failed: {error!r}"
+                work.row = Row(student, topic, "needs review", reasons=[reason])
+        work.row.name, work.row.section = who.name, who.section
+        if self.setup.roster and student not in self.setup.roster:
+            work.row.notes.append("not in roster.csv")
+
+    def published(self, work: Work, attempt: Attempt) -> Row:
+        """Return the row of the attempt that counts; gradebook and autograded/ hold it."""
+        student, topic = work.student, work.task.topic
+        row, review = self.decided(attempt), self.review(attempt)
+        row.attempt, row.n_attempts = work.known.index(attempt) + 1, len(work.known)
+        row.days_late = self.late(row)
+        ours, own = self.setup.due_dates.get(topic), self.setup.due(topic, student)
+        extension = own - ours if own and ours and own > ours else None
+        now = {
+            "grading": attempt.grading,
+            "review": review.decision if review else "",
+            "submitted": row.submitted,
+            "extension": extension.total_seconds() if extension else 0,
+        }
+        held = counted(self.course, student, topic)
+        standing = self.standings.get((student, topic))
+        if standing is None or any(held.get(name) != now[name] for name in now):
+            standing = self.gradebook.record(
+                student,
+                topic,
+                attempt.scores | row.questions,
+                review=bool(row.reasons),
+                anew=standing is None or held.get("grading") != attempt.grading,
+                submitted=row.submitted,
+                extension=extension,
+            )
+        row.total = standing.total
+        row.penalty = self.setup.penalty(standing.points, row.days_late)
+        if row.penalty != standing.penalty:
+            self.gradebook.penalize(student, topic, row.penalty)
+            standing.penalty = row.penalty
+        self.standings[student, topic] = standing
+        if not standing.waiting:
+            row.status, row.score = "graded", max(0, standing.points - row.penalty)
+        else:
+            row.status = "needs review" if row.reasons else "needs grading"
+        now |= {"number": attempt.number, "note": on_top(row)}
+        path = self.course / "autograded" / student / topic / f"{topic}.ipynb"
+        if now != held or not path.is_file():
+            notebook = json.loads(graded_path(self.course, attempt).read_bytes())
+            if now["note"]:
+                notebook["cells"].insert(0, new_markdown_cell(now["note"], id="not-final"))
+            put(path, json.dumps(notebook, indent=1, ensure_ascii=False))
+            # nbgrader returns feedback under a name made from the secret that was handed in.
+            for name in ("timestamp.txt", "submission_secret.txt"):
+                with contextlib.suppress(Unreadable):
+                    put(
+                        path.with_name(name),
+                        content(self.course / "submitted" / student / topic / name, 1000),
+                    )
+            count(self.course, student, topic, now)
+        return row
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of the report."""
+        return [work.row for work in self.work.values()] + self.others
+
+    def report(self, at_once: bool = True) -> None:
+        """Write the report; grades.csv alone if the rest is only seconds old."""
+        folder = self.course / "report"
+        if at_once or time.monotonic() > self.reported + REPORT_S:
+            write_report(folder, self.rows, self.setup)
+            self.reported = time.monotonic()
+        else:
+            lines = map(grades_line, whole_class(self.rows, self.setup))
+            table(folder / "grades.csv", [GRADES_HEAD, *lines], "utf-8-sig")
 
 
-def open_points(course: Path, rows: list[Row]) -> None:
-    """Say on top of each notebook what is not final; nbgrader's page counts it as 0."""
-    for row in rows:
-        path = course / "autograded" / row.student / row.topic / f"{row.topic}.ipynb"
-        if not row.maximum or not path.is_file():
-            continue
-        notebook = nbformat.read(path, as_version=4)
-        cells = [cell for cell in notebook.cells if cell.id != "not-final"]
-        if row.status != "graded":
-            said = "**Not final.** "
-            if row.reasons:
-                said += "A person will look at this submission:\n\n"
-                said += "\n".join(
-                    f"- {' '.join(reason.split())[:MAX_REASON]}"
-                    for reason in row.reasons[:MAX_SAID]
-                )
-                said += "\n\nWhat could not be graded counts as 0 in the score above."
-            else:
-                said += "Your explanation has not been read yet; it counts as 0 in the score above."
-            cells.insert(0, new_markdown_cell(as_text(said), id="not-final"))
-        if cells != notebook.cells:
-            notebook.cells = cells
-            path.write_bytes(nbformat.writes(notebook).encode())
+def on_top(row: Row) -> str:
+    """Return what a feedback page says first: what is late, what is not final."""
+    said = []
+    if row.days_late:
+        earned = row.penalty + (row.score or 0)
+        off = f"{row.penalty:g} of {earned:g} points off" if row.penalty else "no points off"
+        said.append(f"**Handed in {row.days_late:.1f} days late**: {off}.")
+    if row.n_attempts > 1:
+        said.append(f"This is attempt {row.attempt} of {row.n_attempts}.")
+    if row.status == "needs review":
+        said.append("**Not final.** A person will look at this submission:")
+        reasons = [" ".join(reason.split())[:MAX_REASON] for reason in row.reasons[:MAX_SAID]]
+        said.append("\n".join(f"- {reason}" for reason in reasons))
+        said.append("What could not be graded counts as 0 in the score above.")
+    elif row.status == "needs grading":
+        said.append(
+            "**Not final.** Your explanation has not been read yet; it counts as 0 in the score "
+            "above."
+        )
+    return as_text("\n\n".join(said))
 
 
-def feedback(course: Path, url: str, topics: set[str]) -> None:
+def feedback(course: Path, topics: set[str]) -> None:
     """Let nbgrader write a page for each student, of the notebooks that hold no hidden test."""
     config = Config()
     config.CourseDirectory.root = str(course)
-    config.CourseDirectory.db_url = url
+    config.CourseDirectory.db_url = f"sqlite:///{course / 'gradebook.db'}"
     config.HTMLExporter.sanitize_html = True
     api = NbGraderAPI(config=config)
     for topic in sorted(topics):
@@ -325,17 +457,65 @@ def feedback(course: Path, url: str, topics: set[str]) -> None:
 
 
 @contextlib.contextmanager
-def quiet():
-    """Leave out what nbgrader 0.9 makes SQLAlchemy 2 warn of; it does no harm."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SAWarning)
+def alone(course: Path):
+    """Let no second grader into the course; the system forgets a grader that was killed."""
+    with open(course / ".grading", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Refused(f"another make grade is at work in {course}") from None
         yield
 
 
-@quiet()
-def grade(course: Path, limits: Limits | None = None, again: bool = False) -> list[Row]:
-    """Grade every submission of the course that is new, and write gradebook, feedback, report."""
-    limits = limits or Limits()
+def end_children() -> None:
+    """Kill what this program has started: the sandboxes."""
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+
+
+def run_all(run: Class, todo: list[tuple[Work, Attempt | None]], jobs: int, stop: Event) -> None:
+    """Grade side by side what is to do; all that is written is written by this thread."""
+    terminal = sys.stderr.isatty()
+    bar = tqdm(total=len(todo), unit="submission", file=sys.stderr, disable=not terminal)
+    with bar, ThreadPoolExecutor(jobs) as pool:
+        pending = {pool.submit(run.run, job, stop): job[0] for job in todo}
+        try:
+            while pending and not stop.is_set():
+                for future in wait(pending, POLL_S, FIRST_COMPLETED).done:
+                    work = pending.pop(future)
+                    run.arrived(work, future)
+                    run.report(at_once=False)
+                    bar.update()
+                    line = f"{work.student} {work.task.topic}: {work.row.said}"
+                    if not terminal:
+                        print(line, flush=True)
+                    elif work.row.reasons:
+                        bar.write(line)
+        finally:
+            stopped = bool(pending)
+            if stopped:
+                stop.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+            # One that is killed may start its next process just now.
+            while stopped and wait(pending, POLL_S).not_done:
+                end_children()
+
+
+def grade(
+    course: Path,
+    limits: Limits | None = None,
+    again: list[str] | None = None,
+    seed: int | None = None,
+    jobs: int | None = None,
+    stop: Event | None = None,
+) -> list[Row]:
+    """Grade every submission of the course that is new, and write gradebook, feedback, report.
+
+    `again` names what is graded although nothing has changed: STUDENT, STUDENT/TOPIC, or "" for
+    all. `stop` ends the run soon after it is set; what is graded by then is kept.
+    """
+    limits, stop = limits or Limits(), stop or Event()
     course = course.resolve()
     if not (course / "submitted").is_dir():
         raise Refused(f"there is no folder {course / 'submitted'}")
@@ -343,92 +523,61 @@ def grade(course: Path, limits: Limits | None = None, again: bool = False) -> li
     for secret in (course, ROOT / "assignments"):
         if any(secret.is_relative_to(Path(path).resolve()) for path in readable()):
             raise Refused(f"the sandbox shows {secret} to students' code: move it elsewhere")
-    if not shutil.which("alembic"):  # nbgrader starts it by name, from beside its Python
-        os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    url = f"sqlite:///{course / 'gradebook.db'}"
-    folders = sorted(
-        path
-        for path in (course / "submitted").iterdir()
-        if path.name[0] != "." and (path.is_dir() or path.is_symlink())
-    )
-    names = [path.name for path in folders]
-    topics = {
-        path.name
-        for folder in folders
-        if folder.is_dir() and not folder.is_symlink()
-        for path in folder.iterdir()
-        if path.name[0] != "."
-    }
-    memory = course / "report" / "rows.json"
-    before = {}
-    if memory.exists() and not again:
-        before = {(r["student"], r["topic"]): r for r in json.loads(memory.read_text())}
-    rows = []
-    for topic in sorted(topics):
-        try:
-            source = nbformat.read(sources(course, topic) / f"{topic}.ipynb", as_version=4)
-        except Unreadable as unreadable:
-            rows += [
-                Row(shown(name), shown(topic), "needs review", reasons=[shown(str(unreadable))])
-                for name in names
-                if (course / "submitted" / name / topic).exists()
-            ]
-            continue
-        register(url, topic, source)
-        for name in names:
-            row = one(course, url, name, topic, limits, before.get((name, topic), {}))
-            rows.append(row)
-            print(f"{row.student} {topic}: {row.said}", flush=True)
-    complete(url, rows)
-    memory.parent.mkdir(exist_ok=True)
-    memory.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1))
-    open_points(course, rows)
-    feedback(course, url, {row.topic for row in rows if row.maximum})
-    write_report(course / "report", rows)
-    return rows
-
-
-def shown(name: str) -> str:
-    """Return a folder's name as a text that every file and terminal can hold."""
-    return name if name.isprintable() else ascii(name)[1:-1]
-
-
-def one(course: Path, url: str, student: str, topic: str, limits: Limits, before: dict) -> Row:
-    """Return the row of one student and topic, and go on whatever happens."""
-    if not STUDENT_ID.fullmatch(student):
-        reason = (
-            "the folder's name is no student id: 1 to 64 of a-z, A-Z, 0-9 and . _ @ -, a letter or "
-            "digit first; rename it, and correct the STUDENT line"
-        )
-        return Row(shown(student), topic, "needs review", reasons=[reason])
-    if not os.path.lexists(course / "submitted" / student / topic):
-        return Row(student, topic, "not submitted")
-    try:
-        now = fingerprint(course, student, topic)
-        if before.get("fingerprint") == now and settled(url, row := Row(**before)):
-            return row
-        row = graded(course, url, student, topic, limits)
-    except Exception as error:  # a fault of ours must not stop the class
-        row = Row(student, topic, "needs review", reasons=[f"the grader failed: {error!r}"])
-    else:
-        row.fingerprint = now
-    return row
+    with alone(course), contextlib.closing(Gradebook(course)) as gradebook:
+        run = Class(course, gradebook, limits, seed)
+        todo = run.look(again or [])
+        run.standings = gradebook.standings()
+        for work in run.work.values():
+            run.settle(work)
+        run.report()
+        run_all(run, todo, jobs or len(os.sched_getaffinity(0)), stop)
+        # A person may have given points in Formgrader meanwhile.
+        run.standings = gradebook.standings()
+        for work in run.work.values():
+            run.settle(work)
+        if not stop.is_set():
+            feedback(course, {row.topic for row in run.rows if row.maximum})
+        run.report()
+    return run.rows
 
 
 def main() -> None:
     """Grade the course that the command line names."""
+    if sys.getfilesystemencoding() != "utf-8":  # names of folders would be read as other names
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.argv])
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")
     parser = argparse.ArgumentParser(description="Grade the submissions of a course, safely.")
-    parser.add_argument("course", type=Path, help="the folder that holds submitted/")
-    parser.add_argument("--again", action="store_true", help="run unchanged submissions, too")
+    parser.add_argument(
+        "course", type=lambda text: Path(text).expanduser(), help="the folder that holds submitted/"
+    )
+    parser.add_argument(
+        "--again",
+        nargs="*",
+        metavar="STUDENT[/TOPIC]",
+        help="grade also what has not changed: all, or only what is named",
+    )
+    parser.add_argument("--jobs", type=int, help="submissions side by side; default: all cores")
+    parser.add_argument("--seed", type=int, help="of the hidden inputs, to repeat a grading")
     options = parser.parse_args()
+    if options.jobs is not None and options.jobs < 1:
+        parser.error(f"--jobs is {options.jobs}; expected 1 or more")
+    again = [""] if options.again == [] else options.again
+    stop = Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: stop.set())
     try:
-        rows = grade(options.course, again=options.again)
-    except Refused as refused:
+        rows = grade(options.course, again=again, seed=options.seed, jobs=options.jobs, stop=stop)
+    except (Refused, CourseError, Undecided) as refused:
         sys.exit(f"First Token: {refused}")
     status = [row.status for row in rows]
+    report = options.course / "report" / "report.html"
+    if stop.is_set():
+        said = f"stopped; {status.count('waiting')} submissions wait. To go on: make grade again"
+        print(f"First Token: {said}. What is known: {report}", file=sys.stderr)
+        sys.exit(130)
     review, explanations = status.count("needs review"), status.count("needs grading")
-    waiting = f"{review} to review, {explanations} explanations to read"
-    print(f"{len(rows)} rows, {waiting}: {options.course / 'report' / 'report.html'}")
+    print(f"{len(rows)} rows, {review} to review, {explanations} explanations to read: {report}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,181 @@
+"""nbgrader's gradebook: which cells an assignment has, their points, and what a person gave."""
+
+import os
+import shutil
+import sys
+import warnings
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import nbformat
+from marking import key, mark
+from nbgrader.api import (
+    Assignment,
+    Comment,
+    Grade,
+    GradeCell,
+    MissingEntry,
+    SubmittedAssignment,
+    SubmittedNotebook,
+)
+from nbgrader.api import Gradebook as Database
+from nbgrader.preprocessors import SaveCells
+from nbgrader.utils import parse_utc
+from sqlalchemy.exc import SAWarning
+
+
+@dataclass
+class Standing:
+    """What the gradebook says of a submission."""
+
+    points: float = 0  # with what a person gave
+    total: float = 0
+    waiting: bool = False  # for a person
+    penalty: float = 0
+
+
+class Gradebook:
+    """The gradebook of a course, open as long as it is graded. For one thread."""
+
+    def __init__(self, course: Path):
+        """Open COURSE/gradebook.db, or begin it."""
+        # What nbgrader 0.9 makes SQLAlchemy 2 warn of does no harm.
+        warnings.simplefilter("ignore", SAWarning)
+        if not shutil.which("alembic"):  # nbgrader starts it by name, from beside its Python
+            os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self.url = f"sqlite:///{course / 'gradebook.db'}"
+        self.database = Database(self.url)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.database.close()
+
+    def register(self, topic: str, source: nbformat.NotebookNode, due: datetime | None) -> None:
+        """Write down which cells the assignment has, and when it is due."""
+        self.database.update_or_create_assignment(topic, duedate=due)
+        self.correct(topic, key(source))
+        resources = {"nbgrader": {"notebook": topic, "assignment": topic, "db_url": self.url}}
+        SaveCells().preprocess(key(source), resources)
+        self.database.db.expire_all()
+
+    def correct(self, topic: str, notebook: nbformat.NotebookNode) -> None:
+        """Add and remove cells where the assignment has changed since work on it was graded.
+
+        nbgrader refuses to. The points that persons gave for other cells stay.
+        """
+        database = self.database
+        try:
+            known = database.find_notebook(topic, topic)
+        except MissingEntry:
+            return
+        if not known.submissions:
+            return  # nbgrader makes it anew
+        marks = {
+            c.metadata.nbgrader.grade_id: c for c in notebook.cells if "nbgrader" in c.metadata
+        }
+        graded = {name for name, cell in marks.items() if cell.metadata.nbgrader.grade}
+        solved = {name for name, cell in marks.items() if cell.metadata.nbgrader.solution}
+        for cells, names in [
+            (known.grade_cells, graded),
+            (known.solution_cells, solved),
+            (known.source_cells, set(marks)),
+        ]:
+            for cell in [cell for cell in cells if cell.name not in names]:
+                for kind in (Grade, Comment):
+                    database.db.query(kind).filter_by(cell_id=cell.id).delete()
+                database.db.delete(cell)
+        database.db.commit()
+        for name, cell in marks.items():
+            if name in graded:
+                most = float(mark(cell)["points"])
+                database.update_or_create_grade_cell(
+                    name, topic, topic, max_score=most, cell_type=cell.cell_type
+                )
+            if name in solved:
+                database.update_or_create_solution_cell(name, topic, topic)
+            database.update_or_create_source_cell(name, topic, topic, cell_type=cell.cell_type)
+        # A run that was killed here has left submissions without them: so all are looked at.
+        for kind, cells in [(Grade, known.grade_cells), (Comment, known.solution_cells)]:
+            pairs = database.db.query(kind.notebook_id, kind.cell_id)
+            there = set(map(tuple, pairs))
+            for work in known.submissions:
+                for cell in cells:
+                    if (work.id, cell.id) not in there:
+                        database.db.add(kind(cell_id=cell.id, notebook_id=work.id))
+        database.db.commit()
+
+    def standings(self, student: str = "", topic: str = "") -> dict[tuple[str, str], Standing]:
+        """Return what the gradebook says now of every (student, topic), or of the one named."""
+        db = self.database.db
+        db.rollback()  # so that what others wrote since is seen
+        rows = (
+            db.query(
+                SubmittedAssignment.student_id,
+                Assignment.name,
+                Grade.auto_score,
+                Grade.manual_score,
+                Grade.extra_credit,
+                Grade.needs_manual_grade,
+                GradeCell.max_score,
+                SubmittedNotebook.late_submission_penalty,
+            )
+            .select_from(Grade)
+            .join(GradeCell, Grade.cell_id == GradeCell.id)
+            .join(SubmittedNotebook, Grade.notebook_id == SubmittedNotebook.id)
+            .join(SubmittedAssignment, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
+            .join(Assignment, SubmittedAssignment.assignment_id == Assignment.id)
+        )
+        if student:
+            rows = rows.filter(SubmittedAssignment.student_id == student, Assignment.name == topic)
+        found = {}
+        for whose, what, automatic, manual, extra, needs, most, penalty in rows:
+            standing = found.setdefault((whose, what), Standing(penalty=penalty or 0))
+            standing.points += ((automatic or 0) if manual is None else manual) + (extra or 0)
+            standing.total += most
+            standing.waiting |= needs
+        return found
+
+    def record(
+        self,
+        student: str,
+        topic: str,
+        scores: dict[str, float | None],
+        review: bool,
+        anew: bool,
+        submitted: str = "",
+        extension: timedelta | None = None,
+    ) -> Standing:
+        """Write the automatic points; what a person gave stays. Return where that leaves it.
+
+        With `review`, a person has to look at every cell. Work that was graded `anew` is to be read
+        again where a person gave points before; else only a review was decided, or the date moved.
+        """
+        database = self.database
+        try:
+            database.update_or_create_student(student)
+            submission = database.update_or_create_submission(topic, student)
+            submission.timestamp = parse_utc(submitted) if submitted else None
+            submission.extension = extension
+            for grade in submission.notebooks[0].grades:
+                grade.auto_score = scores.get(grade.name)
+                given = grade.manual_score is not None
+                if anew:
+                    grade.needs_manual_grade = review or grade.auto_score is None or given
+                elif not given and grade.auto_score is not None:
+                    grade.needs_manual_grade = review
+            database.db.commit()
+        except Exception:
+            database.db.rollback()
+            raise
+        return self.standings(student, topic)[student, topic]
+
+    def penalize(self, student: str, topic: str, penalty: float) -> None:
+        """Write how many points lateness takes off, for nbgrader's own pages and exports."""
+        try:
+            notebook = self.database.find_submission_notebook(topic, topic, student)
+            notebook.late_submission_penalty = penalty or None
+            self.database.db.commit()
+        except Exception:
+            self.database.db.rollback()
+            raise

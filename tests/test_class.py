@@ -1,0 +1,712 @@
+"""A class as a whole: it always ends, nothing is lost or done twice, and persons are heard.
+
+The sandbox is not part of it: `executed` is played by a function that runs the cells here.
+"""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from threading import Barrier
+
+import grade
+import nbformat
+import nbgrader.api
+import psutil
+import pytest
+import review
+from marking import is_test, mark, release
+from nbgrader.api import Gradebook
+from report import Row
+from sandbox import Refused
+
+import tiny_assignment
+
+TOPIC = tiny_assignment.TOPIC
+ROOT = Path(__file__).parents[1]
+GOOD = {
+    "double": "def double(x):\n    return 2 * x",
+    "scale": "def scale(x):\n    return factor * x",
+}
+HALF = GOOD | {"double": "def double(x):\n    return 3 * x"}
+ODD = GOOD | {"double": "raise RuntimeError('odd')"}
+EXPLAINED = {"explain": "Because a sum of two equal numbers is twice one."}
+
+
+def played(notebook, source, student, files, limits, seed) -> list[str]:
+    """Run the cells in this process; where one says 'odd', tests that fail stay unknown."""
+    names, odd = {"print": lambda *_: None}, False
+    for cell in notebook.cells:
+        if cell.cell_type != "code":
+            continue
+        cell.outputs, said = [], ""
+        try:
+            exec(cell.source.replace('STUDENT = ""', f"STUDENT = {student!r}"), names)
+        except Exception as fault:
+            said = f"{type(fault).__name__}: {fault}"
+        odd |= "odd" in said
+        if is_test(cell):
+            points = mark(cell)["points"]
+            earned = points if not said else None if odd else 0
+            cell.metadata["parts"] = [
+                {"name": "", "points": points, "earned": earned, "said": said}
+            ]
+    return ["double: ended in an odd way"] if odd else []
+
+
+@lru_cache
+def alembic_version(ask=nbgrader.api.get_alembic_version) -> str:
+    """Ask once: it starts a program that takes seconds."""
+    return ask()
+
+
+@pytest.fixture
+def classroom(monkeypatch, tmp_path):
+    """A course without students, on a machine with a sandbox; its list says what was run."""
+    runs = []
+
+    def watched(notebook, source, student, *others):
+        runs.append(student)
+        return played(notebook, source, student, *others)
+
+    monkeypatch.setattr(grade, "check", lambda: None)
+    monkeypatch.setattr(grade, "readable", lambda: [])
+    monkeypatch.setattr(grade, "executed", watched)
+    monkeypatch.setattr(grade, "feedback", lambda *_: None)
+    monkeypatch.setattr("nbgrader.api.get_alembic_version", alembic_version)
+    teach(tmp_path, tiny_assignment.source())
+    return Classroom(tmp_path, runs)
+
+
+def teach(course: Path, source: nbformat.NotebookNode) -> None:
+    """Make a notebook the course's assignment."""
+    folder = course / "source" / TOPIC
+    folder.mkdir(parents=True, exist_ok=True)
+    nbformat.write(source, folder / f"{TOPIC}.ipynb")
+
+
+def hand_in(
+    course: Path, student: str, answers: dict[str, str], when: str = "", given=None
+) -> None:
+    """Let a student hand in a release with these sources."""
+    notebook = release(given or tiny_assignment.source())
+    for cell in notebook.cells:
+        cell.source = answers.get(mark(cell).get("grade_id", cell.id), cell.source)
+    folder = course / "submitted" / student / TOPIC
+    folder.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, folder / f"{TOPIC}.ipynb")
+    if when:
+        (folder / "timestamp.txt").write_text(f"{when} UTC", encoding="utf-8")
+
+
+class Classroom:
+    """A course in a test."""
+
+    def __init__(self, course: Path, runs: list[str]):
+        self.course, self.runs = course, runs
+
+    def hand_in(self, student: str, answers: dict[str, str], when: str = "", given=None) -> None:
+        hand_in(self.course, student, answers, when, given)
+
+    def grade(self, **options) -> dict[str, Row]:
+        self.runs.clear()
+        return {row.student: row for row in grade.grade(self.course, **options)}
+
+    def give(self, student: str, **points: float) -> None:
+        """Do what Formgrader does when a person saves points."""
+        with Gradebook(f"sqlite:///{self.course / 'gradebook.db'}") as gradebook:
+            for name, value in points.items():
+                found = gradebook.find_grade(name, TOPIC, TOPIC, student)
+                found.manual_score, found.needs_manual_grade = value, False
+            gradebook.db.commit()
+
+    def in_gradebook(self, student: str) -> dict[str, tuple]:
+        with Gradebook(f"sqlite:///{self.course / 'gradebook.db'}") as gradebook:
+            submission = gradebook.find_submission(TOPIC, student)
+            return {
+                grade.name: (grade.auto_score, grade.manual_score, grade.needs_manual_grade)
+                for grade in submission.notebooks[0].grades
+            }
+
+    def autograded(self, student: str) -> str:
+        path = self.course / "autograded" / student / TOPIC / f"{TOPIC}.ipynb"
+        return path.read_text(encoding="utf-8")
+
+    def table(self) -> list[dict[str, str]]:
+        with (self.course / "report" / "grades.csv").open(newline="", encoding="utf-8-sig") as file:
+            return list(csv.DictReader(file))
+
+
+def test_work_is_graded_once(classroom):
+    classroom.hand_in("ada", GOOD)
+    classroom.hand_in("bob", HALF)
+    rows = classroom.grade()
+    assert sorted(classroom.runs) == ["ada", "bob"]
+    assert (rows["ada"].status, rows["ada"].score, rows["ada"].automatic) == ("graded", 85, 85)
+    assert rows["bob"].questions == {"double_tests": 0, "scale_tests": 45}
+    seeds = {rows["ada"].seed, rows["bob"].seed}
+    assert len(seeds) == 2 and all(0 <= int(seed) < 2**64 for seed in seeds)
+    again = classroom.grade()
+    assert classroom.runs == []
+    assert again == rows
+    classroom.hand_in("bob", GOOD)
+    assert classroom.grade()["bob"].score == 85
+    assert classroom.runs == ["bob"]
+
+
+def test_gradebook_and_pages_follow_without_running(classroom):
+    """Whichever of the files that are made from attempts/ is lost, it is made again."""
+    classroom.hand_in("ada", GOOD | EXPLAINED)
+    before = classroom.grade()
+    notebook = classroom.autograded("ada")
+    for name in ("gradebook.db", f"autograded/ada/{TOPIC}/{TOPIC}.ipynb", "report/grades.csv"):
+        (classroom.course / name).unlink()
+        assert classroom.grade() == before
+        assert classroom.runs == []
+        assert classroom.autograded("ada") == notebook
+        assert classroom.in_gradebook("ada")["double_tests"] == (40, None, False)
+        assert classroom.table()[0]["automatic"] == "85"
+
+
+@pytest.mark.parametrize("kind", ["json", "graded.ipynb"])
+def test_a_stored_result_that_is_damaged_is_graded_again(classroom, kind):
+    classroom.hand_in("ada", GOOD)
+    before = classroom.grade()["ada"]
+    path = classroom.course / "attempts" / "ada" / TOPIC / f"001.{kind}"
+    path.write_bytes(path.read_bytes()[:-9])
+    after = classroom.grade()["ada"]
+    assert classroom.runs == ["ada"]
+    assert (after.questions, after.score) == (before.questions, before.score)
+
+
+def test_one_submission_cannot_stop_the_others(classroom, monkeypatch):
+    """Whatever goes wrong, it is a row with a reason, and tried again: nothing was learned."""
+    for student in ("ada", "bob", "eve"):
+        classroom.hand_in(student, GOOD)
+
+    def faulty(notebook, source, student, *others):
+        if student == "bob":
+            raise RecursionError("too deep")
+        return played(notebook, source, student, *others)
+
+    monkeypatch.setattr(grade, "executed", faulty)
+    rows = classroom.grade()
+    assert rows["ada"].score == rows["eve"].score == 85
+    assert (rows["bob"].status, rows["bob"].score) == ("needs review", None)
+    assert rows["bob"].reasons == ["the grader failed: RecursionError('too deep')"]
+    monkeypatch.setattr(grade, "executed", played)
+    assert classroom.grade()["bob"].score == 85
+
+
+def test_a_gradebook_that_is_locked_stops_nothing(classroom, monkeypatch):
+    """As while Formgrader writes to it; the next run brings it up to date without running."""
+    classroom.hand_in("ada", GOOD)
+    record = grade.Gradebook.record
+    monkeypatch.setattr(grade.Gradebook, "record", lambda *_, **__: 1 / 0)
+    assert "ZeroDivisionError" in classroom.grade()["ada"].reason
+    monkeypatch.setattr(grade.Gradebook, "record", record)
+    assert classroom.grade()["ada"].score == 85
+    assert classroom.runs == []
+
+
+def test_the_report_is_written_first_and_after_each_row(classroom, monkeypatch):
+    for student in ("ada", "bob", "eve"):
+        classroom.hand_in(student, GOOD)
+    seen = []
+
+    def watching(*arguments):
+        seen.append([line["status"] for line in classroom.table()])
+        assert "ada" in (classroom.course / "report" / "report.html").read_text(encoding="utf-8")
+        deadline = time.monotonic() + 60
+        while len(seen) == 3 and "graded" not in seen[2] and time.monotonic() < deadline:
+            time.sleep(0.01)
+            seen[2] = [line["status"] for line in classroom.table()]
+        return played(*arguments)
+
+    monkeypatch.setattr(grade, "executed", watching)
+    classroom.grade(jobs=1)
+    assert seen[0] == ["waiting"] * 3
+    assert "graded" in seen[2] and "waiting" in seen[2]
+    assert [line["status"] for line in classroom.table()] == ["graded"] * 3
+
+
+def test_submissions_run_side_by_side(classroom, monkeypatch):
+    for student in ("ada", "bob", "eve"):
+        classroom.hand_in(student, GOOD)
+    together = Barrier(3)
+
+    def met(*arguments):
+        together.wait(timeout=60)  # with fewer threads nobody would come
+        return played(*arguments)
+
+    monkeypatch.setattr(grade, "executed", met)
+    assert all(row.score == 85 for row in classroom.grade(jobs=3).values())
+
+
+def test_what_was_cut_off_is_tried_again_only_if_asked(classroom):
+    classroom.hand_in("ada", ODD)
+    classroom.hand_in("bob", GOOD)
+    first = classroom.grade()
+    assert (first["ada"].status, first["ada"].score) == ("needs review", None)
+    assert first["ada"].questions == {"double_tests": None, "scale_tests": 45}
+    assert classroom.grade()["ada"] == first["ada"]
+    assert classroom.runs == []
+    for asked, ran in [(["ada"], ["ada"]), ([f"bob/{TOPIC}"], ["bob"]), ([""], ["ada", "bob"])]:
+        rows = classroom.grade(again=asked)
+        assert sorted(classroom.runs) == ran
+        # The same hand-in is no second attempt.
+        assert {row.n_attempts for row in rows.values()} == {1}
+    with pytest.raises(Refused, match="nothing was handed in for --again eve, eve/tiny"):
+        classroom.grade(again=["eve/tiny", "eve", "ada"])
+
+
+def test_a_seed_repeats_a_grading(classroom, monkeypatch):
+    classroom.hand_in("ada", GOOD)
+    seeds = []
+
+    def noted(*arguments):
+        seeds.append(arguments[-1])
+        return played(*arguments)
+
+    monkeypatch.setattr(grade, "executed", noted)
+    row = classroom.grade()["ada"]
+    assert classroom.grade(again=[""])["ada"].seed != row.seed
+    assert classroom.grade(again=[""], seed=int(row.seed))["ada"].seed == row.seed
+    assert seeds[0] == seeds[2] != seeds[1]
+
+
+# ------------------------------------------------------------------------------------- persons
+
+
+def test_a_person_has_the_last_word(classroom):
+    """What is given in Formgrader arrives in the report, stays, and is read anew with new work."""
+    classroom.hand_in("ada", GOOD | EXPLAINED)
+    classroom.hand_in("bob", ODD)
+    rows = classroom.grade()
+    assert (rows["ada"].status, rows["ada"].score) == ("needs grading", None)
+    assert all(waits for _, _, waits in classroom.in_gradebook("bob").values())
+    classroom.give("ada", explain=12)
+    classroom.give("bob", double_tests=20, scale_tests=45, explain=0)
+    rows = classroom.grade()
+    assert (rows["ada"].status, rows["ada"].score, rows["ada"].total) == ("graded", 97, 100)
+    assert (rows["bob"].status, rows["bob"].score) == ("graded", 65)
+    assert "Not final" not in classroom.autograded("ada") + classroom.autograded("bob")
+    classroom.hand_in("ada", HALF | EXPLAINED)
+    assert classroom.grade()["ada"].status == "needs grading"
+    assert classroom.in_gradebook("ada")["explain"] == (None, 12, True)
+
+
+def test_accept_counts_what_the_tests_found(classroom):
+    classroom.hand_in("ada", ODD)
+    classroom.grade()
+    assert "A person will look at this submission" in classroom.autograded("ada")
+    review.decide(classroom.course, "ada", TOPIC, "accept", "read it,\nfine")
+    row = classroom.grade()["ada"]
+    assert classroom.runs == []
+    assert (row.status, row.score, row.reasons) == ("graded", 45, [])
+    assert row.questions == {"double_tests": 0, "scale_tests": 45}
+    assert "accepted (read it, fine; 20" in row.reason and "in an odd way" in row.reason
+    assert "Not final" not in classroom.autograded("ada")
+    # What a person gives for the unknown test counts, before and after.
+    classroom.give("ada", double_tests=30)
+    assert classroom.grade()["ada"].score == 75
+    review.decide(classroom.course, "ada", TOPIC, "undo", "")
+    row = classroom.grade()["ada"]
+    assert (row.status, row.score) == ("needs review", None)
+    assert classroom.in_gradebook("ada")["double_tests"] == (None, 30, False)
+
+
+def test_accept_leaves_the_explanation_to_be_read(classroom):
+    classroom.hand_in("ada", ODD | EXPLAINED)
+    classroom.grade()
+    review.decide(classroom.course, "ada", TOPIC, "accept", "fine")
+    assert classroom.grade()["ada"].status == "needs grading"
+
+
+def test_refuse_counts_nothing_and_can_be_undone(classroom):
+    classroom.hand_in("ada", GOOD)
+    assert classroom.grade()["ada"].score == 85
+    review.decide(classroom.course, "ada", TOPIC, "refuse", "copied")
+    row = classroom.grade()["ada"]
+    assert (row.status, row.score) == ("graded", 0)
+    assert "refused, all tests count 0 (copied; " in classroom.table()[0]["reason"]
+    review.decide(classroom.course, "ada", TOPIC, "undo", "")
+    assert classroom.grade()["ada"].score == 85
+    # The table says all that was decided, in order.
+    assert [line.decision for line in review.written(classroom.course)] == ["refuse", "undo"]
+
+
+@pytest.mark.parametrize("decision", ["accept", "refuse"])
+def test_a_new_hand_in_asks_again(classroom, decision):
+    classroom.hand_in("ada", ODD)
+    classroom.grade()
+    review.decide(classroom.course, "ada", TOPIC, decision, "seen")
+    assert classroom.grade()["ada"].status == "graded"
+    classroom.hand_in("ada", ODD | {"scale": "def scale(x):\n    return 0"})
+    assert classroom.grade()["ada"].status == "needs review"
+    classroom.hand_in("ada", ODD)
+    assert classroom.grade()["ada"].status == "graded"
+
+
+def test_a_review_that_means_nothing_is_refused(classroom):
+    classroom.hand_in("ada", GOOD)
+    classroom.grade()
+    course = classroom.course
+    for student, decision, words, number, said in [
+        (
+            "bob",
+            "accept",
+            "fine",
+            None,
+            "nothing of 'bob' in 'tiny' has been graded; graded are ada",
+        ),
+        ("ada", "accept", "  ", None, "say in a few words why"),
+        ("ada", "undo", "", None, "nothing was decided on attempt 1 of ada"),
+        ("ada", "refuse", "copied", 7, "there is no attempt 7; there are 1"),
+    ]:
+        with pytest.raises(review.Undecided, match=said):
+            review.decide(course, student, TOPIC, decision, words, number)
+    assert not (course / "reviews.csv").exists()
+    (course / "reviews.csv").write_text("a;b\nc;d\n", encoding="utf-8")
+    with pytest.raises(review.Undecided, match=r"no table in UTF-8 with the head st"):
+        classroom.grade()
+
+
+# ------------------------------------------------------------- attempts, lateness, corrections
+
+
+def test_the_best_attempt_counts_where_the_course_says_so(classroom):
+    (classroom.course / "course.toml").write_text('attempts = "best"', encoding="utf-8")
+    classroom.hand_in("ada", HALF)
+    classroom.grade()
+    for answers, score, attempt in [(GOOD, 85, 2), (HALF | {"scale": "x = 1"}, 85, 2)]:
+        classroom.hand_in("ada", answers)
+        row = classroom.grade()["ada"]
+        assert classroom.runs == ["ada"]
+        assert (row.score, row.attempt) == (score, attempt)
+    assert row.n_attempts == 3
+    assert "This is attempt 2 of 3." in classroom.autograded("ada")
+    assert "return 2 * x" in classroom.autograded("ada")
+    assert classroom.in_gradebook("ada")["double_tests"][0] == 40
+    # The course changes its mind, and nothing runs.
+    (classroom.course / "course.toml").write_text('attempts = "last"', encoding="utf-8")
+    row = classroom.grade()["ada"]
+    assert classroom.runs == []
+    assert (row.score, row.attempt, row.n_attempts) == (0, 3, 3)
+    # The first hand-in once more is no fourth attempt.
+    classroom.hand_in("ada", HALF)
+    row = classroom.grade()["ada"]
+    assert classroom.runs == []
+    assert (row.score, row.attempt, row.n_attempts) == (45, 1, 3)
+
+
+DUE = """
+late_percent_per_day = 10
+[due]
+tiny = 2026-11-20T12:00:00Z
+"""
+
+
+def test_lateness_takes_points_off(classroom):
+    (classroom.course / "course.toml").write_text(DUE, encoding="utf-8")
+    classroom.hand_in("ada", GOOD, "2026-11-21 16:48:00")
+    classroom.hand_in("bob", GOOD, "2026-11-20 11:00:00")
+    rows = classroom.grade()
+    assert (rows["bob"].days_late, rows["bob"].penalty, rows["bob"].score) == (0, 0, 85)
+    row = rows["ada"]
+    assert (row.days_late, row.penalty, row.score) == (pytest.approx(1.2), 17, 68)
+    assert row.submitted == "2026-11-21T16:48:00+00:00"
+    said = "**Handed in 1.2 days late**: 17 of 85 points off."
+    assert said in classroom.autograded("ada")
+    assert "days late" not in classroom.autograded("bob")
+    with Gradebook(f"sqlite:///{classroom.course / 'gradebook.db'}") as gradebook:
+        submission = gradebook.find_submission(TOPIC, "ada")
+        assert submission.late_submission_penalty == 17
+        assert submission.total_seconds_late == pytest.approx(1.2 * 86400)
+    # An extension helps at once.
+    given = DUE + "[extensions.ada]\ntiny = 2026-11-22T12:00:00Z\n"
+    (classroom.course / "course.toml").write_text(given, encoding="utf-8")
+    row = classroom.grade()["ada"]
+    assert classroom.runs == []
+    assert (row.days_late, row.penalty, row.score) == (0, 0, 85)
+    assert "days late" not in classroom.autograded("ada")
+    with Gradebook(f"sqlite:///{classroom.course / 'gradebook.db'}") as gradebook:
+        submission = gradebook.find_submission(TOPIC, "ada")
+        assert (submission.late_submission_penalty, submission.total_seconds_late) == (0, 0)
+
+
+def test_of_attempts_the_best_after_lateness_counts(classroom):
+    said = 'attempts = "best"\n' + DUE.replace("10", "60")
+    (classroom.course / "course.toml").write_text(said, encoding="utf-8")
+    classroom.hand_in("ada", HALF, "2026-11-20 11:00:00")
+    classroom.grade()
+    classroom.hand_in("ada", GOOD, "2026-11-21 11:00:00")
+    row = classroom.grade()["ada"]
+    assert (row.attempt, row.score, row.days_late) == (1, 45, 0)
+
+
+def corrected(**sources: str) -> nbformat.NotebookNode:
+    """Return the assignment with other sources in some cells."""
+    notebook = tiny_assignment.source()
+    for cell in notebook.cells:
+        cell.source = sources.get(mark(cell).get("grade_id", cell.id), cell.source)
+    return notebook
+
+
+def test_a_corrected_assignment_regrades_and_blames_nobody(classroom):
+    classroom.hand_in("ada", GOOD)
+    classroom.hand_in("bob", GOOD | {"setup": tiny_assignment.SETUP + "\nfactor = 1"})
+    classroom.hand_in("stub", {})
+    first = classroom.grade()
+    assert first["ada"].reason == ""
+    assert first["bob"].notes == ["setup was edited: the original was used"]
+    assert first["stub"].status == "graded"  # an explanation as handed out is none
+    new = corrected(
+        setup=tiny_assignment.SETUP.replace("your factor", "your own factor"),
+        scale_tests=tiny_assignment.SCALE_TESTS + "\nassert scale(0) == 1",
+        explain="In two sentences.",
+        question="Explain in two sentences.",
+    )
+    teach(classroom.course, new)
+    rows = classroom.grade()
+    assert sorted(classroom.runs) == ["ada", "bob", "stub"]
+    assert (rows["ada"].score, rows["ada"].reason, rows["ada"].n_attempts) == (40, "", 1)
+    assert rows["bob"].notes == first["bob"].notes
+    assert (rows["stub"].status, rows["stub"].score) == ("graded", 0)
+    # Saved once more in another layout of its file, it is the same assignment.
+    new.metadata["saved"] = "again"
+    teach(classroom.course, new)
+    classroom.grade()
+    assert classroom.runs == []
+
+
+def test_a_correction_may_add_and_remove_tests(classroom):
+    """nbgrader refuses to change the cells of an assignment that has submissions."""
+    classroom.hand_in("ada", GOOD | EXPLAINED)
+    classroom.grade()
+    classroom.give("ada", explain=10)
+    new = tiny_assignment.source()
+    new.cells = [c for c in new.cells if mark(c).get("grade_id") not in ("double", "double_tests")]
+    extra = nbformat.v4.new_code_cell("assert scale(2) == 2 * factor")
+    new.cells.append(tiny_assignment.graded("more_tests", extra, points=5))
+    teach(classroom.course, new)
+    row = classroom.grade()["ada"]
+    assert row.questions == {"scale_tests": 45, "more_tests": 5}
+    assert (row.total, row.reason) == (65, "")
+    assert classroom.in_gradebook("ada") == {
+        "scale_tests": (45, None, False),
+        "more_tests": (5, None, False),
+        "explain": (None, 10, True),
+    }
+
+
+# ------------------------------------------------------------------------------------- any name
+
+
+NAMES = ["ada", "李雷", "Zoë", "Дарья", "विद्या", "عمر", "a+b@example.org", "7.x_y-z"]
+
+
+def test_students_have_names_in_any_script(classroom):
+    for student in [*NAMES, "=cmd()", "a b", "\x1b[2J", os.fsdecode(b"b\xff")]:
+        classroom.hand_in(student, GOOD)
+    rows = classroom.grade()
+    assert all(rows[student].score == 85 for student in NAMES)
+    others = [row for student, row in rows.items() if student not in NAMES]
+    assert len(others) == 4
+    for row in others:
+        assert row.student.isprintable()
+        assert row.reason.startswith("the folder's name is no student id: ")
+    assert sorted(classroom.runs) == sorted(NAMES)
+    assert {"李雷", "विद्या"} <= {line["student"] for line in classroom.table()}
+
+
+def test_the_roster_names_who_handed_in_nothing(classroom):
+    text = "id,name,section\nada,Ada Lovelace,A\neve,Eve,B\n"
+    (classroom.course / "roster.csv").write_text(text, encoding="utf-8")
+    classroom.hand_in("ada", GOOD)
+    classroom.hand_in("bob", GOOD)
+    rows = classroom.grade()
+    assert (rows["ada"].name, rows["ada"].section) == ("Ada Lovelace", "A")
+    assert (rows["eve"].status, rows["eve"].name) == ("not submitted", "Eve")
+    assert (rows["bob"].score, rows["bob"].notes) == (85, ["not in roster.csv"])
+
+
+# ------------------------------------------------------------------------------ whatever happens
+
+PROGRAM = f"""
+import sys
+sys.path[:0] = [{str(ROOT / "classroom")!r}, {str(ROOT / "tests")!r}]
+import time
+import grade, nbgrader.api, test_class
+grade.check = lambda: None
+grade.readable = lambda: []
+grade.feedback = lambda *_: None
+"""
+
+
+def started(course: Path, *options: str, code: str = "", **environment: str) -> subprocess.Popen:
+    """Start the program itself, with cells that are run by `played`."""
+    program = PROGRAM + "grade.executed = test_class.played\n" + code + "\ngrade.main()"
+    path = course / "program.py"
+    path.write_text(program, encoding="utf-8")
+    return subprocess.Popen(
+        [sys.executable, str(path), str(course), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"LC_ALL": "C"},
+        {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
+        {"PYTHONIOENCODING": "latin-1"},
+    ],
+    ids=["C", "ascii", "latin-1"],
+)
+def test_any_locale(classroom, environment):
+    for student in ("李雷", "Zoë"):
+        classroom.hand_in(student, GOOD)
+    run = started(classroom.course, **environment)
+    out, err = run.communicate(timeout=300)
+    assert run.returncode == 0, err.decode()
+    assert b"2 rows, 0 to review" in out
+    scores = {line["student"]: line["score"] for line in classroom.table()}
+    assert scores == {"李雷": "85", "Zoë": "85"}
+
+
+def test_ctrl_c_ends_cleanly(classroom):
+    """What runs in the sandboxes is killed, what is known is reported, and it says how to go on."""
+    for student in ("ada", "bob", "eve"):
+        classroom.hand_in(student, GOOD)
+    code = """
+import os, subprocess, threading
+def slow(notebook, source, student, *others):
+    if student != "ada":
+        child = subprocess.Popen(["sleep", f"600.{os.getpid()}"])
+        child.wait()
+    return test_class.played(notebook, source, student, *others)
+grade.executed = slow
+"""
+    run = started(classroom.course, "--jobs", "2", code=code)
+    assert b"85 of 85 points" in run.stdout.readline()
+    name = f"600.{run.pid}"
+    while not sleeping(name):
+        time.sleep(0.05)
+    run.send_signal(signal.SIGINT)
+    _, err = run.communicate(timeout=300)
+    assert run.returncode == 130
+    assert b"stopped; 2 submissions wait. To go on: make grade again" in err
+    assert b"Traceback" not in err
+    assert not sleeping(name)
+    assert {line["student"]: line["status"] for line in classroom.table()} == {
+        "ada": "graded",
+        "bob": "waiting",
+        "eve": "waiting",
+    }
+    classroom.grade()
+    assert sorted(classroom.runs) == ["bob", "eve"]
+
+
+def sleeping(name: str) -> list:
+    """Return the processes `sleep name`."""
+    return [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", name]]
+
+
+def test_two_graders_do_not_meet(classroom):
+    classroom.hand_in("ada", GOOD)
+    with (
+        grade.alone(classroom.course),
+        pytest.raises(Refused, match="another make grade is at work"),
+    ):
+        classroom.grade()
+    assert classroom.grade()["ada"].score == 85
+
+
+KILLED = r"""
+import os, random, signal, sys, threading
+from pathlib import Path
+
+course, log = Path(sys.argv[1]), os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND)
+nbgrader.api.get_alembic_version = lambda: sys.argv[3]
+
+def noted(notebook, source, student, *others):
+    if (course / "attempts" / student / "tiny" / "001.json").exists():
+        os.write(log, f"twice {student}\n".encode())
+    time.sleep(random.random() / 50)
+    return test_class.played(notebook, source, student, *others)
+
+grade.executed = noted
+
+def run(prepare):
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        prepare()
+        grade.grade(course, jobs=2)
+        os._exit(0)
+    return pid
+
+def at_replace(number):
+    count, replace = [0], os.replace
+    def killing(*paths):
+        count[0] += 1
+        if count[0] == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        replace(*paths)
+    os.replace = killing
+
+random.seed(16)
+killed = 0
+for number in [1, 2, 3, 4, 5, 6, 7, 9, 11, 13, 17, 19]:
+    os.waitpid(run(lambda: at_replace(number)), 0)
+while True:
+    pid = run(lambda: None)
+    deadline = time.monotonic() + random.random() * (killed + 1) / 10
+    while time.monotonic() < deadline:
+        time.sleep(0.001)
+    os.kill(pid, signal.SIGKILL)
+    if os.waitpid(pid, 0)[1] == 0:
+        break
+    killed += 1
+os.write(log, f"killed {killed}\n".encode())
+"""
+
+
+def test_a_run_that_is_killed_goes_on_where_it_was(classroom, tmp_path_factory):
+    """At the moments between two files, and at random ones: the end is that of a quiet run."""
+    answers = [GOOD, HALF, ODD, GOOD | EXPLAINED]
+    for k in range(12):
+        classroom.hand_in(f"student{k:02}", answers[k % 4])
+    calm = tmp_path_factory.mktemp("calm")
+    shutil.copytree(classroom.course, calm, dirs_exist_ok=True)
+    rows = grade.grade(calm)
+    log = classroom.course / "log"
+    log.touch()
+    program = classroom.course / "program.py"
+    program.write_text(PROGRAM + KILLED, encoding="utf-8")
+    arguments = [sys.executable, program, classroom.course, log, alembic_version()]
+    subprocess.run(arguments, check=True, timeout=500)
+    said = log.read_text(encoding="utf-8")
+    assert "twice" not in said  # what was stored is not run again
+    assert int(said.split()[-1]) > 0
+    own = {"seed": "", "seconds": 0}
+    found = classroom.grade()
+    assert classroom.runs == []
+    assert [replace(row, **own) for row in found.values()] == [replace(row, **own) for row in rows]
+    quiet = Classroom(calm, [])
+    for student in found:
+        assert classroom.in_gradebook(student) == quiet.in_gradebook(student)
+        pages = [json.loads(course.autograded(student)) for course in (classroom, quiet)]
+        assert pages[0]["cells"] == pages[1]["cells"]
+    left = [path for path in classroom.course.rglob("*") if "unfinished" in path.name]
+    assert left == []
