@@ -1,12 +1,16 @@
 # First Token. `make` alone lists what there is to do.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help lab chapter test test-hub root book serve assignments grade review bench check clean
+.PHONY: help lab chapter test test-hub root book serve assignments collect grade review bench check clean
 
 PORT ?= 8000
 CHAPTER ?=
 LAB_FLAGS ?=
 COURSE ?=
+FILES ?=
+TOPIC ?=
+WORKSHEET ?=
+FILE_TIMES ?=
 # The versions to install; empty: the newest that pyproject.toml allows.
 CONSTRAINTS ?= constraints.txt
 # What each part of the work needs beside the library. Reading needs the first line alone; who only
@@ -78,6 +82,12 @@ serve: .venv/book ## build the site and serve it (PORT=8000)
 
 assignments: .venv/classroom ## write the assignments for students into _build/assignments
 	@$(PY) classroom/release.py _build/assignments
+
+collect: .venv/classroom ## take in a download of Moodle's or Canvas's (COURSE=~/course FILES=x.zip)
+	@[ -n "$$COURSE" ] && [ -n "$$FILES" ] \
+	|| $(call fail,name the course and the download: make collect COURSE=~/course FILES=~/Downloads/x.zip)
+	@$(PY) classroom/collect.py "$$COURSE" "$$FILES" $(if $(TOPIC),--topic "$$TOPIC") \
+		$(if $(WORKSHEET),--worksheet "$$WORKSHEET") $(if $(FILE_TIMES),--file-times)
 
 grade: .venv/classroom ## grade a class, each submission in a sandbox (COURSE=~/course; AGAIN=ada/kv_cache or AGAIN=all)
 	@[ -n "$(COURSE)" ] || $(call fail,name the folder of the course: make grade COURSE=~/course)
