@@ -158,12 +158,17 @@ class Run:
                 return peer.receive()
             except Unanswered as gone:
                 raise Stopped(f"the notebook {gone}") from None
-        for sandbox in self.sandboxes:
-            if said := sandbox.excess() or (
-                f"the kernel is gone: {e}" if (e := sandbox.ended()) else ""
-            ):
-                raise Stopped(said)
+        self.watch()
         return None
+
+    def watch(self) -> None:
+        """Stop what uses more memory or files than it may."""
+        for sandbox in self.sandboxes:
+            if ended := sandbox.ended():
+                raise Stopped(f"the kernel is gone: {ended}")
+            if said := sandbox.excess():
+                sandbox.stop()
+                raise Stopped(said)
 
     def send(self, peer: Peer, *content: object) -> None:
         peer.deadline = time.monotonic() + START_S
@@ -193,8 +198,7 @@ class Run:
             now = time.monotonic()
             if message and now > watched + POLL_S:  # a flood of messages hides no memory
                 watched = now
-                if said := self.sandboxes[0].excess():
-                    raise Stopped(said)
+                self.watch()
             if not cut and size > self.limits.output_bytes:
                 cut = f"wrote more than {self.limits.output_bytes} bytes of output"
             elif not cut and now > start + limit_s:
@@ -203,6 +207,7 @@ class Run:
                 interrupted_at = now
                 self.sandboxes[0].interrupt()
             if interrupted_at and now > interrupted_at + GRACE_S:
+                self.sandboxes[0].stop()
                 raise Stopped(f"{cut}, and did not stop when interrupted")
 
     def verdicts(self, wanted: int) -> dict[str, list]:
@@ -342,7 +347,6 @@ def executed(
             run_cells(run, code, source, frozen, failed, reasons)
         except Stopped as stop:
             reasons.append(str(stop))
-            run.sandboxes[0].stop()
         for cell in filter(is_solution, code):
             name = mark(cell)["grade_id"]
             if same(cell, given[name]):

@@ -151,6 +151,8 @@ def command(
     for path in files:
         bwrap += ["--ro-bind", str(path), f"{HOME}/{path.name}"]
     # Without its list of fonts, matplotlib spends seconds on making one.
+    for folder in (".config", ".cache", ".cache/matplotlib"):
+        bwrap += ["--perms", "0777", "--dir", f"{HOME}/{folder}"]
     for path in Path(matplotlib.get_cachedir()).glob("fontlist-*.json"):
         bwrap += ["--ro-bind", str(path), f"{HOME}/.cache/matplotlib/{path.name}"]
     bwrap += ["--remount-ro", "/dev", "--remount-ro", "/"]
