@@ -158,7 +158,7 @@ def command(
     bwrap += ["--remount-ro", "/dev", "--remount-ro", "/"]
     values = {
         "HOME": HOME,
-        "PATH": "/usr/bin:/bin",
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         "LANG": "C.UTF-8",
         "OMP_NUM_THREADS": 1,
         "OPENBLAS_NUM_THREADS": 1,

@@ -7,6 +7,7 @@ nothing that arrives is run.
 """
 
 import builtins
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -129,6 +130,7 @@ class Peer:
         self.kinds: dict = {}
         self.mine: dict[int, object] = {}  # what the other side has a number for
         self.numbers: dict[int, int] = {}  # those numbers by the objects' ids
+        self.theirs: dict[int, Remote] = {}  # what we have a number for: one object has one proxy
         self.twins: dict = {}  # at one end {id: name}, at the other {name: object}
         self.shares: dict[int, list] = {}  # number: [object, checksum of what both sides know]
         self.generators: dict[int, np.random.Generator] = {}
@@ -222,7 +224,8 @@ class Peer:
             name = name[:50] if type(name) is str and name.isidentifier() else "object"
             base = RemoteCallable if can_be_called else Remote
             kind = self.kinds.setdefault((name, base), type(name, (base,), {}))
-            return kind(self, int(number), frozenset(methods))
+            proxy = kind(self, int(number), frozenset(methods))
+            return self.theirs.setdefault(int(number), proxy)
         if code == YOURS:
             return self.mine[content]
         if code == TWIN:
@@ -381,17 +384,18 @@ class Peer:
             self.send("error", *described(error))
 
     def rebuilt(self, names: list, said: str) -> Exception:
-        """Return our own exception for one of the other process."""
+        """Return an exception for one of the other process, of the nearest class that we know."""
         known = {**vars(builtins), **self.exceptions()}
+        first = names[0] if names and type(names[0]) is str and names[0].isidentifier() else "Error"
         for name in names:
             kind = known.get(name)
             if isinstance(kind, type) and issubclass(kind, Exception):
-                with_name = said if name == names[0] else f"{names[0]}: {said}"
-                try:
-                    return kind(with_name)
-                except TypeError:  # as UnicodeDecodeError, which takes five arguments
-                    continue
-        return RuntimeError(f"{names[0] if names else 'error'}: {said}")
+                # One that only they know is caught as ours, and keeps its name and its words.
+                if name != names[0]:
+                    kind = type(first[:50], (kind,), {})
+                with contextlib.suppress(TypeError):  # UnicodeDecodeError takes five arguments
+                    return kind(said)
+        return RuntimeError(f"{first[:50]}: {said}")
 
     def exceptions(self) -> dict:
         """Return the exceptions that we know beside Python's own."""

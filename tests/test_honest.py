@@ -1,0 +1,433 @@
+"""Honest work gets all points, and nobody is asked to look at it.
+
+What students and their editors do in earnest: each idiom has a name, and stands in a notebook that
+is run and judged as when a class is graded. Many share one notebook, so that the file stays quick.
+"""
+
+import functools
+from pathlib import Path
+
+import nbformat
+import pytest
+import sandbox
+from execute import executed
+from marking import error, mark, mistakes, points, prepared, release
+from nbformat.v4 import new_code_cell, new_notebook
+from sandbox import Limits, Refused
+
+import tiny_assignment
+from honest_answers import ANSWERS, Idiom
+from tiny_assignment import graded
+
+ROOT = Path(__file__).parents[1]
+DATA = "numbers.txt"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sandboxed():
+    """These tests need the sandbox, as grading does."""
+    try:
+        sandbox.check()
+    except Refused as refused:
+        pytest.skip(str(refused))
+
+
+# Cells that a student adds: what each holds, and what must stand in its output.
+
+SCRATCH = {
+    "nothing": ("# nothing yet", ""),
+    "last value": ("1 + 1", "2"),
+    "print and value": ("print('a'); 'b'", "a\n"),
+    "underscore": ("6 * 7\n", "42"),
+    "value again": ("_ + 1", "43"),
+    "!python": ("!python -c 'print(sum([1, 2, 3]))'", "6"),
+    "%time": ("%time sum(range(10))", "45"),
+    "%%time": ("%%time\nfound = sum(range(11))\nfound", "55"),
+    "%timeit": ("%timeit -n 10 -r 2 sum(range(10))", "per loop"),
+    "%%timeit": ("%%timeit -n 10 -r 2\nsum(range(10))", "per loop"),
+    "%matplotlib": ("%matplotlib inline\nprint('inline')", "inline"),
+    "%config": ("%config InlineBackend.figure_format = 'retina'\nprint('sharp')", "sharp"),
+    "%%capture": (
+        "%%capture caught\nprint('hidden')",
+        "",
+    ),
+    "captured": ("caught.show()", "hidden"),
+    "%autoreload": ("%load_ext autoreload\n%autoreload 2\nprint('loaded')", "loaded"),
+    "%who": ("%who_ls function", "double"),
+    "%whos": ("%whos", "Variable"),
+    "%pwd": ("%pwd", "/home/student"),
+    "%%writefile": ("%%writefile mine.py\ndef three():\n    return 3", "Writing mine.py"),
+    "own module": ("from mine import three\nthree()", "3"),
+    "%run": ("%run mine.py\nthree()", "3"),
+    "%env": ("%env HOME", "/home/student"),
+    "%precision": ("%precision 3\n1 / 3", "0.333"),
+    "%%bash": ("%%bash\necho from bash", "from bash"),
+    "%%python": ("%%python\nprint('another python')", "another python"),
+    "%%html": ("%%html\n<b>bold</b>", "HTML"),
+    "%%markdown": ("%%markdown\n**bold**", "Markdown"),
+    "%%latex": ("%%latex\n$x$", "Latex"),
+    "%lsmagic": ("%lsmagic", "%timeit"),
+    "%prun": ("%prun -l 3 sum(range(10))", "function calls"),
+    "%xmode": ("%xmode Minimal", "Minimal"),
+    "%history": ("%history -n 1\nprint('no history')", "no history"),
+    "%pip": ("%pip --version", "pip"),
+    "!ls": ("!ls", DATA),
+    "!echo": ("x = 5\n!echo $x {x + 1}", "5 6"),
+    "files by !": ("files = !ls\nprint(list(files))", DATA),
+    "?": ("double?", "Signature"),
+    "??": ("double??", "return 2 * x"),
+    "help": ("help(double)", "double(x)"),
+    "In and Out": ("print(type(In).__name__, type(Out).__name__)", "list dict"),
+    "get_ipython": ("print(get_ipython() is not None)", "True"),
+    "get_ipython().run_line_magic": (
+        "get_ipython().run_line_magic('matplotlib', 'inline')\nprint('ok')",
+        "ok",
+    ),
+    "get_ipython().system": ("get_ipython().system('echo shell')", "shell"),
+    "display": ("display('shown', [1, 2])", "[1, 2]"),
+    "display by id": (
+        "from IPython.display import display\nhandle = display('one', display_id=True)\n"
+        "handle.update('two')",
+        "one",
+    ),
+    "clear_output": (
+        "from IPython.display import clear_output\nprint('old')\nclear_output(wait=True)\n"
+        "print('new')",
+        "new",
+    ),
+    "HTML": ("from IPython.display import HTML\nHTML('<b>bold</b>')", "HTML object"),
+    "Markdown": ("from IPython.display import Markdown\ndisplay(Markdown('**b**'))", "Markdown"),
+    "Math": ("from IPython.display import Math\nMath('x^2')", "Math object"),
+    "JSON": ("from IPython.display import JSON\nJSON({'a': 1})", "JSON"),
+    "own _repr_html_": (
+        "class Table:\n    def _repr_html_(self):\n        return '<table></table>'\n"
+        "    def __repr__(self):\n        return 'a table'\nTable()",
+        "a table",
+    ),
+    "tqdm": (
+        "from tqdm import tqdm\nfor _ in tqdm(range(3)):\n    pass",
+        "3/3",
+    ),
+    "tqdm.auto": (
+        "import warnings\nwarnings.simplefilter('ignore')\n"
+        "from tqdm.auto import tqdm, trange\nfor _ in trange(3, desc='rows'):\n    pass",
+        "rows",
+    ),
+    "tqdm.notebook": (
+        "try:\n    from tqdm.notebook import tqdm\n    total = sum(tqdm([1, 2, 3]))\n"
+        "except ImportError:\n    total = 6\nprint(total)",
+        "6",
+    ),
+    "interact": (
+        "from ipywidgets import interact\n@interact(x=(0, 10))\ndef show(x=3):\n    print(x)",
+        "",
+    ),
+    "slider": ("import ipywidgets\nipywidgets.IntSlider(3)", "IntSlider"),
+    "plot": ("import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.show()", "image/png"),
+    "plot without show": ("fig, ax = plt.subplots()\nax.bar([1, 2], [3, 4])", "image/png"),
+    "figure": (
+        "fig = plt.figure()\nfig.add_subplot().hist([1, 2, 2])\nplt.close()\nfig",
+        "image/png",
+    ),
+    "savefig": ("plt.plot([1])\nplt.savefig('plot.png')\nplt.close()\n!ls plot.png", "plot.png"),
+    "style": ("plt.style.use('ggplot')\nplt.rcParams['figure.dpi'] = 60\nprint('set')", "set"),
+    "logging": (
+        "import logging\nlogging.basicConfig(level=logging.INFO)\n"
+        "logging.getLogger('mine').info('a note')",
+        "a note",
+    ),
+    "warnings": (
+        "import warnings\nwarnings.simplefilter('default')\nwarnings.warn('mind')",
+        "mind",
+    ),
+    "filterwarnings": ("warnings.filterwarnings('ignore')\nwarnings.warn('x')\nprint(1)", "1"),
+    "stderr": ("import sys\nprint('to stderr', file=sys.stderr)", "to stderr"),
+    "sys.stdout.write": ("sys.stdout.write('raw\\n'); sys.stdout.flush()", "raw"),
+    "print with flush and end": (
+        "for k in range(3):\n    print(k, end=' ', flush=True)",
+        "0 1 2",
+    ),
+    "redirect": (
+        "import io, contextlib\nwith contextlib.redirect_stdout(io.StringIO()) as text:\n"
+        "    print('caught')\nprint(text.getvalue().upper())",
+        "CAUGHT",
+    ),
+    "much output": ("for k in range(5000):\n    print('line', k)", "line 0\nline 1"),
+    "emoji": ("print('fertig ✓ 🎉 é')", "fertig ✓ 🎉 é"),
+    "colours": ("print('\\x1b[31mred\\x1b[0m')", "red"),
+    "input guarded": (
+        "try:\n    name = input('who? ')\nexcept Exception:\n    name = 'nobody'\nprint(name)",
+        "nobody",
+    ),
+    "__main__": ("if __name__ == '__main__':\n    print('main')", "main"),
+    "await": ("import asyncio\nawait asyncio.sleep(0.01)\nprint('awaited')", "awaited"),
+    "gather": (
+        "async def one(k):\n    await asyncio.sleep(0)\n    return k\n"
+        "await asyncio.gather(one(1), one(2))",
+        "[1, 2]",
+    ),
+    "asyncio.run": ("print(asyncio.run(one(3)))", "3"),
+    "nest_asyncio guarded": (
+        "try:\n    import nest_asyncio\n    nest_asyncio.apply()\nexcept ImportError:\n"
+        "    print('none')\n",
+        "",
+    ),
+    "eval": ("print(eval('[1, 2]'), __import__('ast').literal_eval('{1: 2}'))", "[1, 2] {1: 2}"),
+    "exec": ("exec('y = 4')\ny", "4"),
+    "globals": ("print('double' in globals(), 'double' in dir(), 'double' in vars())", "True True"),
+    "inspect": ("import inspect\nprint(inspect.getsource(double))", "return 2 * x"),
+    "inspect.signature": ("inspect.signature(double)", "(x)"),
+    "gc and memory": ("import gc\ngc.collect()\nprint('collected')", "collected"),
+    "tracemalloc": (
+        "import tracemalloc\ntracemalloc.start()\nx = [0] * 10**5\n"
+        "print(tracemalloc.get_traced_memory()[1] > 0)\ntracemalloc.stop()",
+        "True",
+    ),
+    "sleep": ("import time\ntime.sleep(0.5)\nprint('slept')", "slept"),
+    "timing": (
+        "begin = time.perf_counter()\ndouble(2)\nprint(f'{time.perf_counter() - begin >= 0}')",
+        "True",
+    ),
+    "thread": (
+        "import threading\nt = threading.Thread(target=lambda: print('in a thread'))\n"
+        "t.start(); t.join()",
+        "in a thread",
+    ),
+    "thread pool": (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "with ThreadPoolExecutor(2) as pool:\n    print(list(pool.map(double, [1, 2])))",
+        "[2, 4]",
+    ),
+    "process pool": (
+        "from multiprocessing import Pool\nwith Pool(2) as pool:\n"
+        "    print(pool.map(double, [1, 2]))",
+        "[2, 4]",
+    ),
+    "subprocess": (
+        "import subprocess, sys\nprint(subprocess.run([sys.executable, '-c', 'print(5)'], "
+        "capture_output=True, text=True).stdout)",
+        "5",
+    ),
+    "os.cpu_count": ("import os\nprint(os.cpu_count() > 0, os.getcwd())", "/home/student"),
+    "read the data": (f"print(open('{DATA}').read())", "1 2 3"),
+    "pathlib": (
+        "from pathlib import Path\nPath('note.txt').write_text('noted')\n"
+        "print(Path('note.txt').read_text())",
+        "noted",
+    ),
+    "json and csv": (
+        "import csv, json\njson.dump({'a': 1}, open('a.json', 'w'))\n"
+        "print(json.load(open('a.json')))",
+        "{'a': 1}",
+    ),
+    "tempfile": (
+        "import tempfile\nwith tempfile.TemporaryDirectory() as folder:\n"
+        "    (Path(folder) / 'x').touch()\nprint('gone')",
+        "gone",
+    ),
+    "np.save": ("np.save('a.npy', np.arange(3))\nprint(np.load('a.npy'))", "[0 1 2]"),
+    "pickle": ("import pickle\nprint(pickle.loads(pickle.dumps({'a': (1, 2)})))", "(1, 2)"),
+    "pickle of own class": (
+        "class Point:\n    def __init__(self):\n        self.x = 8\n"
+        "print(pickle.loads(pickle.dumps(Point())).x)",
+        "8",
+    ),
+    "seeds": ("import random\nrandom.seed(0); np.random.seed(0)\nprint(random.random())", "0.84"),
+    "printoptions": ("np.set_printoptions(precision=2)\nprint(np.array([1 / 3]))", "[0.33]"),
+    "np.seterr": ("np.seterr(all='ignore')\nnp.array([1.0]) / 0", "inf"),
+    "pandas guarded": (
+        "try:\n    import pandas as pd\nexcept ImportError:\n    pd = None\nprint('pandas or not')",
+        "pandas or not",
+    ),
+    "own test": ("assert double(4) == 8, 'wrong'\nprint('passed')", "passed"),
+    "own expect": ("expect('mine', double(5), 10)\nprint('as expected')", "as expected"),
+    "doctest": (
+        "def plus(x):\n    '''\n    >>> plus(1)\n    2\n    '''\n    return x + 1\n"
+        "import doctest\ndoctest.testmod()",
+        "TestResults(failed=0",
+    ),
+    "unittest": (
+        "import unittest\nclass Tests(unittest.TestCase):\n    def test_double(self):\n"
+        "        self.assertEqual(double(1), 2)\n"
+        "unittest.main(argv=['x', 'Tests'], exit=False, verbosity=0)\nprint('ran')",
+        "ran",
+    ),
+    "debugger imported": ("import pdb, traceback\nprint('not used')", "not used"),
+    "old names again": ("factor, student", "ada"),
+    "small again": ("small = (8e9, 15e12)\nsmall", "8000000000.0"),
+    "vars": ("p = Point()\nprint(vars(p))", "{'x': 8}"),
+    "loop over goal": ("for goal in 'ab':\n    print(goal)", "a\nb"),
+    "known as a set": ("known = ['a']\nknown = set(known)\nknown", "{'a'}"),
+    "log sorted": ("log = [2, 1]\nlog = sorted(log)\nlog", "[1, 2]"),
+    "unused helper of the same name": ("def helper():\n    return 1\nprint(helper())", "1"),
+    "helper again": ("def helper():\n    return 2\nprint(helper())", "2"),
+    "long line": ("total = " + " + ".join(["1"] * 400) + "\ntotal", "400"),
+    "tabs": ("if True:\n\tprint('tab')", "tab"),
+    "windows line ends": ("a = 1\r\nif a:\r\n    print('crlf')\r\n", "crlf"),
+    "semicolon": ("5;", ""),
+    "weakref and finalizer": (
+        "import weakref\nw = weakref.ref(p)\nprint(w() is p)",
+        "True",
+    ),
+    "recursion limit": ("sys.setrecursionlimit(5000)\nprint('deep')", "deep"),
+    "platform": ("import platform\nprint(platform.python_version()[:2])", "3."),
+    "torch guarded": (
+        "try:\n    import scipy\nexcept ImportError:\n    pass\nprint('scipy or not')",
+        "scipy or not",
+    ),
+}
+# Cells that end in an error, which costs nothing: they stand in no answer.
+BROKEN = {
+    "syntax error": ("def half(:\n    pass", "SyntaxError"),
+    "name error": ("undefined_name + 1", "NameError"),
+    "own raise": ("raise ValueError('not yet')", "not yet"),
+    "assertion": ("assert double(1) == 3, 'I thought so'", "I thought so"),
+    "input": ("input('your name? ')", "Error"),
+    "no module": ("import nowhere_to_be_found", "ModuleNotFoundError"),
+    "no file": ("open('C:/Users/ada/data.csv')", "FileNotFoundError"),
+    "sys.exit": ("import sys\nsys.exit()", ""),
+    "exit()": ("exit()", ""),
+    "quit": ("quit", ""),
+    "keyboard interrupt": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    "wrong magic": ("%no_such_magic", "not found"),
+    "no network": (
+        "import urllib.request\nurllib.request.urlopen('http://example.org', timeout=1)",
+        "URLError",
+    ),
+    "stub": ("raise NotImplementedError", "NotImplementedError"),
+    "long trace": ("def down(n):\n    return down(n + 1)\ndown(0)", "RecursionError"),
+}
+
+
+def shown(cell) -> str:
+    """Return all that a cell's outputs say."""
+    said = []
+    for output in cell.outputs:
+        if output.output_type == "stream":
+            said.append(output.text)
+        elif output.output_type == "error":
+            said += [f"{output.ename}: {output.evalue}", *output.traceback]
+        else:
+            said += [*output.data, output.data.get("text/plain", "")]
+    return "\n".join(said)
+
+
+def solved(source) -> nbformat.NotebookNode:
+    """Return what a student hands in who wrote the reference answers."""
+    notebook = release(source)
+    for cell, answered in zip(notebook.cells, source.cells, strict=True):
+        if mark(cell).get("solution"):
+            cell.source = "\n".join(x for x in answered.source.split("\n") if "### " not in x)
+    return notebook
+
+
+def judged(source, submitted, files=()) -> nbformat.NotebookNode:
+    """Return a submission after it was run and judged; nobody may have to look at it."""
+    notebook, reasons, notes = prepared(source, submitted)
+    assert (reasons, notes) == ([], [])
+    assert executed(notebook, source, "ada", list(files), Limits(), seed=1) == []
+    return notebook
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory) -> dict:
+    """The tiny assignment, solved, with all cells of above after its first task."""
+    data = tmp_path_factory.mktemp("files") / DATA
+    data.write_text("1 2 3", encoding="utf-8")
+    data.chmod(0o644)
+    data.parent.chmod(0o755)
+    source = tiny_assignment.source()
+    submitted = solved(source)
+    place = next(k for k, c in enumerate(submitted.cells) if mark(c).get("grade_id") == "scale")
+    added = {"imports": ("import numpy as np", "")} | SCRATCH | BROKEN
+    submitted.cells[place:place] = [new_code_cell(code) for code, _ in added.values()]
+    notebook = judged(source, submitted, [data])
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code" and not mark(cell)]
+    assert len(cells) == len(added) + 1  # the student's id
+    # Whatever stands in the cells between, the tests after them earn their points.
+    assert points(notebook) == {"double_tests": 40, "scale_tests": 45}, mistakes(notebook)
+    return dict(zip(added, cells[1:], strict=True))
+
+
+@pytest.mark.parametrize("name", SCRATCH)
+def test_a_cell_that_a_student_adds_runs_as_in_jupyter(scratch, name):
+    cell = scratch[name]
+    assert error(cell) == ""
+    assert SCRATCH[name][1] in shown(cell)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_cell_that_fails_costs_nothing(scratch, name):
+    assert BROKEN[name][1] in shown(scratch[name])
+
+
+# Answers in the style of many students: what each says, and the test that judges it.
+
+SETUP = """\
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from firsttoken.architectures import Architecture
+from firsttoken.assignments import closed, expect, fresh_rng, personal_rng, shared, student_id
+from firsttoken.generate import generate
+from firsttoken.llama import load_model
+from firsttoken.paging import OutOfBlocks
+from firsttoken.sampling import SamplingParams, softmax
+from firsttoken.tokenizer import tokenizer
+
+student = student_id(STUDENT)
+rng = personal_rng(student, "many")
+model, tok = load_model("draft"), tokenizer()
+SHAPE = model.arch
+TABLE = {"a": [1.0, 2.0], "b": [3.0]}
+GRID = np.arange(12.0).reshape(3, 4)
+print("a number of yours:", int(rng.integers(100)))"""
+
+
+def many(idioms: dict[str, Idiom]) -> tuple[nbformat.NotebookNode, nbformat.NotebookNode]:
+    """Return an assignment with a task for each idiom, and the notebook that solves it so."""
+    source = new_notebook(metadata=tiny_assignment.source().metadata)
+    source.cells = [new_code_cell('STUDENT = ""'), graded("setup", new_code_cell(SETUP))]
+    for k, idiom in enumerate(idioms.values()):
+        nothing = ", ".join(["None"] * (1 + idiom.asked.count(",")))
+        stub = f"### BEGIN SOLUTION\n{idiom.asked} = {nothing}\n### END SOLUTION"
+        source.cells.append(graded(f"task-{k}", new_code_cell(stub), solution=True))
+        source.cells.append(graded(f"test-{k}", new_code_cell(idiom.test), points=1))
+    submitted = release(source)
+    for k, idiom in enumerate(idioms.values()):
+        cell = next(c for c in submitted.cells if mark(c).get("grade_id") == f"task-{k}")
+        cell.source = idiom.answer
+    return source, submitted
+
+
+@functools.cache
+def answered(group: int) -> tuple[list[str], dict[str, str]]:
+    """Return why somebody would look, and what went wrong with each idiom of a group."""
+    source, submitted = many({name: ANSWERS[name] for name in GROUPS[group]})
+    notebook, reasons, notes = prepared(source, submitted)
+    assert (reasons, notes) == ([], [])
+    reasons = executed(notebook, source, "ada", [], Limits(), seed=1)
+    said = dict.fromkeys(GROUPS[group], "")
+    for k, name in enumerate(GROUPS[group]):
+        cells = {mark(cell).get("grade_id"): cell for cell in notebook.cells}
+        said[name] = error(cells[f"task-{k}"]) or mistakes(notebook).get(f"test-{k}", "")
+        if points(notebook)[f"test-{k}"] != 1:
+            said[name] = said[name] or "no points"
+    return reasons, said
+
+
+N_GROUPS = 3
+GROUPS = [list(ANSWERS)[k::N_GROUPS] for k in range(N_GROUPS)]
+
+
+@pytest.mark.parametrize("group", range(N_GROUPS))
+def test_nobody_has_to_look(group):
+    assert answered(group)[0] == []
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_in_a_style_of_its_own_earns_its_points(name):
+    group = next(k for k, names in enumerate(GROUPS) if name in names)
+    assert answered(group)[1][name] == ""
