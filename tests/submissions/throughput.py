@@ -30,7 +30,7 @@ THROUGH_THE_ORIGIN = """def fit_line(x, y):
 WRONG = {
     "pads to the longest text, keeps beaten points": (
         {"ragged_step": PADDED, "pareto_front": ONLY_SORTED_BY_TIME},
-        50,
+        62,
         "a cache of the length of their own text, not of the longest",
     ),
     "the batch shares a prefill": (
