@@ -64,7 +64,7 @@ WRONG = {
     ),
     "a grow that fails keeps what it took": (
         {"pool-solution": _POOL.replace("CHECK", "")},
-        60,
+        66,
         "free blocks after a grow that failed: got 0",
     ),
     "answers are not in the prefix cache": (
@@ -112,7 +112,7 @@ class SlotCache:
         self.lengths = [n_tokens] * len(self.lengths)
 """
         },
-        65,
+        75,
         "with scattered slots the logits differ",
     ),
 }

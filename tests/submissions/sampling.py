@@ -38,7 +38,7 @@ def law_in_order(logits, steps):
     return softmax(np.where(kept, logits, -np.inf))
 """
         },
-        70,
+        73,
         "Each step must see what the one before it left",
     ),
     "the token that crosses is dropped": (
@@ -55,12 +55,12 @@ def keep_typical(logits, mass):
     return result
 """
         },
-        65,
+        74,
         "the token that crosses the mass belongs to the set",
     ),
     "one generator for all requests": (
         {"batch-solution": ONE_GENERATOR},
-        65,
+        77,
         "each request needs random numbers of its own",
     ),
     "one generator with a seed of its own": (
@@ -69,7 +69,7 @@ def keep_typical(logits, mass):
                 "rng = {}, None", "rng = {}, np.random.default_rng(0)"
             ).replace("self.rng or np.random.default_rng(params.seed)", "self.rng")
         },
-        65,
+        71,
         "its own np.random.default_rng(params.seed)",
     ),
 }
