@@ -358,7 +358,7 @@ def page(
             text(row.section),
             text(row.topic),
             text(row.status),
-            text(row.submitted.replace("T", " ")),
+            clock(row.submitted, course),
             f"{row.days_late:.1f}" if row.days_late else "",
             number(row.penalty) if row.penalty else "",
             f"{row.attempt} of {row.n_attempts}" if row.maximum else "",
@@ -379,6 +379,13 @@ def person(row: Row) -> str:
     if not row.name:
         return text(row.student)
     return f"{text(row.name)} <small>{text(row.student)}</small>"
+
+
+def clock(moment: str, course: Course) -> str:
+    """Return a moment as clocks of the course show it."""
+    if not moment:
+        return ""
+    return f"{datetime.fromisoformat(moment).astimezone(course.time_zone or UTC):%Y-%m-%d %H:%M}"
 
 
 def links(course: str, row: Row) -> str:
