@@ -105,7 +105,7 @@ class Shell(InteractiveShell):
 
     def publish(self, kind: str, content: dict) -> None:
         """Send one output, behind all that was printed before it."""
-        sys.stdout.flush()
+        self.flush()
         data = content.get("data")
         if data is not None:  # a picture comes as bytes
             content = {
@@ -113,12 +113,17 @@ class Shell(InteractiveShell):
             }
         self.wire.write(kind, content)
 
+    def flush(self) -> None:
+        """Send what was printed until now."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+
     def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
         self.failed(etype.__name__, str(evalue), stb)
 
     def failed(self, name: str, value: str, traceback: list[str]) -> None:
         """Send an error."""
-        sys.stdout.flush()
+        self.flush()
         self.wire.write("error", {"ename": name, "evalue": value, "traceback": traceback})
 
     def enable_gui(self, gui: str | None = None) -> None:

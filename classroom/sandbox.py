@@ -98,7 +98,12 @@ def free_uid() -> int:
 
 def filter_file() -> int:
     """Return a descriptor of the filter that refuses the forbidden calls of the kernel."""
-    import pyseccomp  # only Linux has it
+    try:
+        import pyseccomp  # only Linux has it
+    except (ImportError, RuntimeError, OSError) as error:
+        raise Refused(
+            f"no filter of system calls ({error}): install the package libseccomp2"
+        ) from None
 
     rules = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
     refusal = pyseccomp.ERRNO(1)
