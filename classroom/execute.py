@@ -35,7 +35,7 @@ from marking import (
 )
 from nbformat.v4 import new_output
 from sandbox import START_S, Limits, Sandbox, resource_limits
-from wire import Peer, Unanswered
+from wire import Peer, Plain, Unanswered
 
 POLL_S = 0.1
 GRACE_S = 3  # for a cell that was interrupted
@@ -118,7 +118,7 @@ class Run:
         judge, judge_end = socket.socketpair()
         ends = [notebook_end, judge_end, *(end for pair in pairs for end in pair)]
         self.sandboxes = []
-        self.notebook, self.judge = Peer(notebook), Peer(judge)
+        self.notebook, self.judge = Plain(notebook), Plain(judge)
         try:
             for program, own, number in (
                 ("kernel.py", notebook_end, 0),
@@ -142,6 +142,11 @@ class Run:
         told = {"limits": resource_limits(self.limits), "call_s": self.limits.call_s}
         self.send(self.notebook, "job", told | {"allowed": imports(source)})
         self.send(self.judge, "job", told | job(source, tests, self.limits))
+        try:
+            self.notebook.receive()  # that it is ready: only now the clocks of the cells run
+        except Unanswered as gone:
+            raise self.unstarted(0, gone) from None
+        self.sandboxes[0].remember()
 
     def close(self) -> None:
         """End both, and all that they started."""
@@ -158,14 +163,14 @@ class Run:
                 return peer.receive()
             except Unanswered as gone:
                 raise Stopped(f"the notebook {gone}") from None
-        self.watch()
+        self.watch(peer)
         return None
 
-    def watch(self) -> None:
-        """Stop what uses more memory or files than it may."""
+    def watch(self, peer: Peer) -> None:
+        """Stop what uses more memory or files than it may, and if nobody is left to answer us."""
+        if ended := self.sandboxes[peer is self.judge].ended():
+            raise Stopped(f"the kernel is gone: {ended}")
         for sandbox in self.sandboxes:
-            if ended := sandbox.ended():
-                raise Stopped(f"the kernel is gone: {ended}")
             if said := sandbox.excess():
                 sandbox.stop()
                 raise Stopped(said)
@@ -175,8 +180,12 @@ class Run:
         try:
             peer.send(*content)
         except Unanswered as gone:
-            complaint = self.sandboxes[peer is self.judge].complaints()
-            raise Stopped(f"the kernel did not start: {complaint or gone}") from None
+            raise self.unstarted(peer is self.judge, gone) from None
+
+    def unstarted(self, number: int, gone: Unanswered) -> Stopped:
+        # A student's code can write there as well.
+        complaint = clipped(self.sandboxes[number].complaints(), 500)
+        return Stopped(f"the kernel did not start: {complaint or gone}")
 
     def cell(self, kind: str, *content: object, limit_s: float) -> tuple[bool, list, str]:
         """Run a cell: return (whether it came to its end, outputs, why it was cut short or '')."""
@@ -198,7 +207,7 @@ class Run:
             now = time.monotonic()
             if message and now > watched + POLL_S:  # a flood of messages hides no memory
                 watched = now
-                self.watch()
+                self.watch(self.notebook)
             if not cut and size > self.limits.output_bytes:
                 cut = f"wrote more than {self.limits.output_bytes} bytes of output"
             elif not cut and now > start + limit_s:
@@ -257,7 +266,6 @@ def run_cells(
                 content = ("locked", cell.source, name, name in first)
             else:
                 content = ("cell", cell.source)
-            # Until the first answer, the program starts.
             began, cell.outputs, cut = run.cell(*content, limit_s=limit_s)
         except Stopped as stop:
             raise Stopped(f"{name}: {stop}") from None
@@ -366,7 +374,7 @@ def executed(
         if name in frozen and name in verdicts:
             divided = parts(cell)
             for part, verdict in zip(divided, verdicts[name], strict=True):
-                part |= {"earned": verdict["earned"], "said": verdict["said"]}
+                part |= {"earned": verdict["earned"], "said": clipped(verdict["said"], 2000)}
                 del part["source"]
             # The preamble has no points to lose; what it says stands in the parts as well.
             cell.metadata["parts"] = [part for part in divided if part["points"]]

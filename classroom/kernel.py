@@ -257,6 +257,9 @@ class Notebook:
         sys.path.insert(0, "")
         self.imports = Imports(job["allowed"])
         self.twins: dict = {}
+        # From here on an interrupt ends a cell, and not the program.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self.wire.write("ready")
 
     def run(self) -> NoReturn:
         """Run cells until there is none left, then wait for the end."""
