@@ -37,7 +37,7 @@ def kept_share(weight, n_heads, n_kv_heads):
     return float((pooled**2).sum() * (n_heads // n_kv_heads) / (weight**2).sum())
 """,
         },
-        60,
+        70,
         "query head n reads KV head n // G",
     ),
     "sinks are the first positions of the sequence": (
@@ -51,7 +51,7 @@ def packed_mask(lengths, window, sinks):
     return (key <= query) & ((text[:, None] == text) & near | (key < sinks))
 """
         },
-        65,
+        78,
         "the sink of the second text is in the first text",
     ),
     "the cache holds keys only": (
@@ -63,7 +63,7 @@ def cache_bytes(n_layers, period, window, n_kv_heads, head_dim, n_tokens, n_user
     return 2 * n_users * n_held * n_kv_heads * head_dim
 """
         },
-        60,
+        64,
         "a key and a value, of two bytes each",
     ),
 }

@@ -54,7 +54,7 @@ def plan_step(running, waiting, max_batch, budget):
     return plan
 """
         },
-        65,
+        74,
         "those that decode come first",
     ),
     "nobody joins while others run": (
@@ -63,12 +63,12 @@ def plan_step(running, waiting, max_batch, budget):
                 "while JOIN and", "idle = not self.running\n        while idle and"
             )
         },
-        70,
+        81,
         "whoever is first in line takes a free place in the next step",
     ),
     "the first gives its blocks back": (
         {"engine-solution": _ENGINE.replace("PREEMPTED", "0").replace("JOIN and ", "")},
-        65,
+        77,
         "who came last gives its blocks back",
     ),
     "the full length is held from the start": (
@@ -79,7 +79,7 @@ def capacity(n_blocks, block_size, n_prompt, n_output, base_s, token_s):
     return running, running / (n_output * (base_s + running * token_s))
 """
         },
-        70,
+        77,
         "take the mean over its life",
     ),
 }

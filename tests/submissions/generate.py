@@ -66,17 +66,17 @@ SENDS_THE_LAST = """def positions(n_prompt, n_new, context, n_kept):
 WRONG = {
     "logits one place late, mean of means": (
         {"option_log_p": READ_TOO_LATE, "merge": MEAN_OF_MEANS},
-        55,
+        64,
         "you read them one place too late",
     ),
     "shows half a stop string": (
         {"stop_stream": SENDS_AT_ONCE},
-        60,
+        70,
         "what is sent cannot be taken back",
     ),
     "holds back too much, sends the last token": (
         {"stop_stream": HOLDS_THE_LONGEST, "positions": SENDS_THE_LAST},
-        60,
+        65,
         "characters are held back, but only the last",
     ),
 }

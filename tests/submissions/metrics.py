@@ -40,17 +40,17 @@ BELOW_ZERO = """def highest_rate(service_s, limit_s, share):
 WRONG = {
     "takes entries for tokens": (
         {"read_log": ENTRIES_FOR_TOKENS},
-        65,
+        73,
         "you took entries for tokens",
     ),
     "mean of percentiles, stays of who came": (
         {"fleet_percentile": MEAN_OF_PERCENTILES, "mean_in_service": WHO_CAME_INSIDE},
-        55,
+        66,
         "a mean of percentiles is no percentile",
     ),
     "servers take turns, share is late": (
         {"waits": TAKES_TURNS, "highest_rate": BELOW_ZERO},
-        50,
+        57,
         "you gave the servers turns",
     ),
 }
