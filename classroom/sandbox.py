@@ -142,7 +142,8 @@ def command(
     if uid is None:
         bwrap += ["--unshare-user"]
     else:  # to become another user, once
-        bwrap += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+        for right in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
+            bwrap += ["--cap-add", right]
     shown = [*readable(), *(str(HERE / name) for name in ("wire.py", program[0]))]
     # Folders on the way to what is shown: bubblewrap would close them to other users.
     for folder in sorted({str(parent) for path in shown for parent in Path(path).parents}):
