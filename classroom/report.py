@@ -303,7 +303,8 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto
 table { border-collapse: collapse } caption { text-align: left; font-weight: 600 }
 td, th { border-bottom: 1px solid #8888; padding: .2rem .6rem; text-align: left;
 vertical-align: top; font-weight: inherit } thead th { font-weight: 600 }
-small { opacity: .8 } figure { margin: 1rem 0; max-width: 26rem } svg { width: 100% }
+section { display: grid; gap: 0 2rem; grid-template-columns: repeat(auto-fill, minmax(18rem, 1fr)) }
+small { opacity: .8 } figure { margin: 0; max-width: 26rem } svg { width: 100% }
 rect { fill: #7a7a7a } path { stroke: currentColor }
 svg text { fill: currentColor; font-size: 13px; text-anchor: middle }
 @media (prefers-color-scheme: dark) { body { background: #16181c; color: #e8e8e8 }
@@ -334,21 +335,22 @@ def page(
     said = "".join(f"<li>{text(status)}: {counts[status]}</li>" for status in order)
     parts = [f"<ul>{said}</ul>"]
 
-    def listed(caption: str, who: list[Row]) -> str:
-        """Return who waits for a person; a caption without a table where nobody does."""
-        head = ["student", "topic", "why", "look at"]
+    def listed(caption: str, why: str, who: list[Row]) -> str:
+        """Return who waits for a person, nothing where nobody does."""
+        head = ["student", "topic", why, "look at"]
         lines = [[person(r), text(r.topic), text(r.reason), links(place, r)] for r in who]
         return cells(caption, head, lines) if lines else ""
 
     parts += [f"<h2>Needs review: {len(review)}</h2>"]
-    parts += [listed("Read these first: a test could not decide", review)]
+    parts += [listed("Read these first: without a person they have no grade", "why", review)]
     parts += [f"<h2>Explanations to read: {len(waiting)}</h2>"]
-    parts += [listed("Points for explanations are given in Formgrader", waiting)]
+    parts += [listed("Points for explanations are given in Formgrader", "note", waiting)]
     if strange:
         parts += [f"<h2>Not in roster.csv: {len(strange)}</h2>"]
         parts += [f"<p>In no file for Canvas or Moodle: {text(', '.join(strange))}.</p>"]
     parts += ["<h2>The class</h2>"]
-    parts += [f"<h3>{text(topic)}</h3>\n{histogram(rows, topic)}" for topic in topics]
+    figures = [f"<div><h3>{text(topic)}</h3>{histogram(rows, topic)}</div>" for topic in topics]
+    parts += ["<section>", *figures, "</section>"]
     lines = [[text(cell) for cell in line] for line in questions]
     parts += ["<h2>Questions</h2>", cells("Each question and its parts", QUESTION_HEAD, lines)]
     head = ["student", "section", "topic", "status", "handed in", "days late", "penalty", "attempt"]
