@@ -167,13 +167,22 @@ def test_lateness_is_the_time_after_the_due_date_and_grace_only_forgives(rules, 
     assert rules.lateness("paging", "ada", (DUE + timedelta(seconds=seconds)).isoformat()) == late
 
 
+def test_grace_ends_with_its_last_minute():
+    rules = Course(grace_minutes=15, due_dates={"paging": DUE})
+    assert rules.lateness("paging", "ada", DUE + timedelta(minutes=15)) == 0
+    assert rules.lateness("paging", "ada", DUE + timedelta(minutes=15, seconds=1)) > 0.01
+
+
 def test_a_time_without_its_zone_is_refused():
     with pytest.raises(ValueError, match="no time zone"):
         Course(due_dates={"paging": DUE}).lateness("paging", "ada", "2026-12-01T18:00:00")
     assert Course(due_dates={"paging": DUE}).lateness("paging", "ada", "") == 0
 
 
-def test_an_hour_that_comes_twice_is_due_when_it_ends():
+def test_an_hour_that_comes_twice_is_due_when_it_ends(tmp_path):
+    toml = 'time_zone = "Europe/Vienna"\n[due]\npaging = 2026-10-25T02:30:00\n'
+    due = course(tmp_path, toml).due("paging", "ada")
+    assert due.astimezone(UTC) == datetime(2026, 10, 25, 1, 30, tzinfo=UTC)
     vienna = ZoneInfo("Europe/Vienna")
     twice = datetime(2026, 10, 25, 2, 30)
     assert in_zone(twice, vienna, max).timestamp() - in_zone(twice, vienna).timestamp() == 3600
@@ -204,6 +213,25 @@ def test_canvas_export_with_names_in_two_columns_and_without_logins(tmp_path):
         ("4711", "Lovelace, Ada"),
         ("4712", "Li, Lei"),
     ]
+
+
+def test_canvas_test_student_is_no_student(tmp_path):
+    """It has a name, in English, or a hash as login and no SIS User ID."""
+    head = "Student,ID,SIS User ID,SIS Login ID,Section\n"
+    lines = [
+        "A,1,S-1,{0},",
+        '"Student, Test",2,,x,',
+        "Test Student,3,,y,",
+        "Testi,4,,{0},",
+        "B,5,,b,",
+    ]
+    read = course(tmp_path, roster=head + "\n".join(lines).format("0f" * 20))
+    assert [student.name for student in read.roster.values()] == ["A", "B"]
+
+
+def test_a_column_in_which_two_are_alike_is_no_id(tmp_path):
+    text = "Student,ID,SIS User ID,SIS Login ID,Section\nA,1,S-1,same,\nB,2,S-2,Same,\n"
+    assert list(course(tmp_path, roster=text).roster) == ["S-1", "S-2"]
 
 
 def test_moodle_worksheet_and_participants(tmp_path):
