@@ -16,6 +16,7 @@ from nbgrader.api import (
     Grade,
     GradeCell,
     MissingEntry,
+    Student,
     SubmittedAssignment,
     SubmittedNotebook,
 )
@@ -33,6 +34,19 @@ class Standing:
     total: float = 0
     waiting: bool = False  # for a person
     penalty: float = 0
+
+    def add(
+        self,
+        automatic: float | None,
+        manual: float | None,
+        extra: float | None,
+        needs: bool,
+        most: float,
+    ) -> None:
+        """Add what it says of a cell; a person's points take the place of the automatic ones."""
+        self.points += ((automatic or 0) if manual is None else manual) + (extra or 0)
+        self.total += most
+        self.waiting |= needs
 
 
 class Gradebook:
@@ -105,20 +119,19 @@ class Gradebook:
                         database.db.add(kind(cell_id=cell.id, notebook_id=work.id))
         database.db.commit()
 
-    def standings(self, student: str = "", topic: str = "") -> dict[tuple[str, str], Standing]:
-        """Return what the gradebook says now of every (student, topic), or of the one named."""
-        db = self.database.db
-        db.rollback()  # so that what others wrote since is seen
+    def standings(self) -> dict[tuple[str, str], Standing]:
+        """Return what the gradebook says now of every (student, topic)."""
+        self.database.db.rollback()  # so that what others wrote since is seen
         rows = (
-            db.query(
+            self.database.db.query(
                 SubmittedAssignment.student_id,
                 Assignment.name,
+                SubmittedNotebook.late_submission_penalty,
                 Grade.auto_score,
                 Grade.manual_score,
                 Grade.extra_credit,
                 Grade.needs_manual_grade,
                 GradeCell.max_score,
-                SubmittedNotebook.late_submission_penalty,
             )
             .select_from(Grade)
             .join(GradeCell, Grade.cell_id == GradeCell.id)
@@ -126,15 +139,36 @@ class Gradebook:
             .join(SubmittedAssignment, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
             .join(Assignment, SubmittedAssignment.assignment_id == Assignment.id)
         )
-        if student:
-            rows = rows.filter(SubmittedAssignment.student_id == student, Assignment.name == topic)
         found = {}
-        for whose, what, automatic, manual, extra, needs, most, penalty in rows:
-            standing = found.setdefault((whose, what), Standing(penalty=penalty or 0))
-            standing.points += ((automatic or 0) if manual is None else manual) + (extra or 0)
-            standing.total += most
-            standing.waiting |= needs
+        for student, topic, penalty, *grade in rows:
+            found.setdefault((student, topic), Standing(penalty=penalty or 0)).add(*grade)
         return found
+
+    def submission(self, student: str, topic: str) -> tuple[SubmittedAssignment, SubmittedNotebook]:
+        """Return the records of a submission, new ones if there are none.
+
+        nbgrader's own way to begin one writes three times to the disk.
+        """
+        db = self.database.db
+        found = (
+            db.query(SubmittedAssignment, SubmittedNotebook)
+            .join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
+            .join(Assignment, SubmittedAssignment.assignment_id == Assignment.id)
+            .filter(SubmittedAssignment.student_id == student, Assignment.name == topic)
+            .one_or_none()
+        )
+        if found:
+            return tuple(found)
+        if db.get(Student, student) is None:
+            db.add(Student(id=student))
+        known = self.database.find_notebook(topic, topic)
+        submission = SubmittedAssignment(assignment_id=known.assignment_id, student_id=student)
+        notebook = SubmittedNotebook(notebook_id=known.id, assignment=submission)
+        db.add(submission)
+        for kind, cells in [(Grade, known.grade_cells), (Comment, known.solution_cells)]:
+            db.add_all(kind(cell_id=cell.id, notebook=notebook) for cell in cells)
+        db.flush()
+        return submission, notebook
 
     def record(
         self,
@@ -151,24 +185,30 @@ class Gradebook:
         With `review`, a person has to look at every cell. Work that was graded `anew` is to be read
         again where a person gave points before; else only a review was decided, or the date moved.
         """
-        database = self.database
+        db = self.database.db
         try:
-            database.update_or_create_student(student)
-            submission = database.update_or_create_submission(topic, student)
+            submission, notebook = self.submission(student, topic)
             submission.timestamp = parse_utc(submitted) if submitted else None
             submission.extension = extension
-            for grade in submission.notebooks[0].grades:
-                grade.auto_score = scores.get(grade.name)
-                given = grade.manual_score is not None
+            standing = Standing(penalty=notebook.late_submission_penalty or 0)
+            for grade, name, most in (
+                db.query(Grade, GradeCell.name, GradeCell.max_score)
+                .join(GradeCell, Grade.cell_id == GradeCell.id)
+                .filter(Grade.notebook_id == notebook.id)
+            ):
+                automatic, given = scores.get(name), grade.manual_score is not None
+                needs = grade.needs_manual_grade
                 if anew:
-                    grade.needs_manual_grade = review or grade.auto_score is None or given
-                elif not given and grade.auto_score is not None:
-                    grade.needs_manual_grade = review
-            database.db.commit()
+                    needs = review or automatic is None or given
+                elif not given and automatic is not None:
+                    needs = review
+                grade.auto_score, grade.needs_manual_grade = automatic, needs
+                standing.add(automatic, grade.manual_score, grade.extra_credit, needs, most)
+            db.commit()
         except Exception:
-            database.db.rollback()
+            db.rollback()
             raise
-        return self.standings(student, topic)[student, topic]
+        return standing
 
     def penalize(self, student: str, topic: str, penalty: float) -> None:
         """Write how many points lateness takes off, for nbgrader's own pages and exports."""
