@@ -61,7 +61,16 @@ from nbgrader.apps import NbGraderAPI
 from report import GRADES_HEAD, Row, grades_line, table, whole_class, write_report
 from review import Review, Undecided, reviews
 from sandbox import Limits, Refused, check, readable
-from submitted import HandIn, Unreadable, brought_up_to_date, content, handed_in, parsed, shown
+from submitted import (
+    HandIn,
+    Unreadable,
+    brought_up_to_date,
+    content,
+    handed_in,
+    in_any_locale,
+    parsed,
+    shown,
+)
 from tqdm import tqdm
 from traitlets.config import Config
 
@@ -221,14 +230,16 @@ class Class:
         for topic in sorted(topics):
             try:
                 task = assignment(self.course, topic)
-            except Unreadable as unreadable:
+                self.gradebook.register(topic, task.source, self.setup.due_dates.get(topic))
+            except Exception as error:  # one topic must not stop the others
+                known = isinstance(error, Unreadable)
+                reason = shown(str(error) if known else f"the assignment failed: {error!r}")
                 self.others += [
-                    Row(name, shown(topic), "needs review", reasons=[shown(str(unreadable))])
+                    Row(name, shown(topic), "needs review", reasons=[reason])
                     for name in sorted(names)
                     if (self.course / "submitted" / name / topic).exists()
                 ]
                 continue
-            self.gradebook.register(topic, task.source, self.setup.due_dates.get(topic))
             for student in sorted(names):
                 specs = {"", student, f"{student}/{topic}"}
                 work = Work(student, task, attempts(self.course, student, topic))
@@ -385,7 +396,7 @@ class Class:
             row.status, row.score = "graded", max(0, standing.points - row.penalty)
         else:
             row.status = "needs review" if row.reasons else "needs grading"
-        now |= {"number": attempt.number, "note": on_top(row)}
+        now |= {"number": attempt.number, "note": on_top(row, review)}
         path = self.course / "autograded" / student / topic / f"{topic}.ipynb"
         if now != held or not path.is_file():
             notebook = json.loads(graded_path(self.course, attempt).read_bytes())
@@ -418,7 +429,7 @@ class Class:
             table(folder / "grades.csv", [GRADES_HEAD, *lines], "utf-8-sig")
 
 
-def on_top(row: Row) -> str:
+def on_top(row: Row, review: Review | None) -> str:
     """Return what a feedback page says first: what is late, what is not final."""
     said = []
     if row.days_late:
@@ -427,6 +438,10 @@ def on_top(row: Row) -> str:
         said.append(f"**Handed in {row.days_late:.1f} days late**: {off}.")
     if row.n_attempts > 1:
         said.append(f"This is attempt {row.attempt} of {row.n_attempts}.")
+    if review:  # the words are for the teachers
+        refused = review.decision == "refuse"
+        outcome = "its tests count 0" if refused else "it counts as the tests found it"
+        said.append(f"A person has looked at this hand-in: {outcome}.")
     if row.status == "needs review":
         said.append("**Not final.** A person will look at this submission:")
         reasons = [" ".join(reason.split())[:MAX_REASON] for reason in row.reasons[:MAX_SAID]]
@@ -543,10 +558,7 @@ def grade(
 
 def main() -> None:
     """Grade the course that the command line names."""
-    if sys.getfilesystemencoding() != "utf-8":  # names of folders would be read as other names
-        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.argv])
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")
+    in_any_locale()
     parser = argparse.ArgumentParser(description="Grade the submissions of a course, safely.")
     parser.add_argument(
         "course", type=lambda text: Path(text).expanduser(), help="the folder that holds submitted/"

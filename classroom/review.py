@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 
 from attempts import attempts, counted, put
+from submitted import in_any_locale
 
 DECISIONS = ("accept", "refuse", "undo")
 
@@ -99,6 +100,7 @@ def decide(
 
 def main() -> None:
     """Write down the decision that the command line says."""
+    in_any_locale()
     parser = argparse.ArgumentParser(description="Decide on a submission that needs review.")
     parser.add_argument(
         "course", type=lambda text: Path(text).expanduser(), help="the folder of the course"
@@ -113,8 +115,6 @@ def main() -> None:
     given = parser.parse_args()
     what = "undo" if given.undo else "refuse" if given.accept is None else "accept"
     words = given.accept or given.refuse or ""
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")
     try:
         review = decide(given.course, given.student, given.topic, what, words, given.attempt)
     except Undecided as problem:

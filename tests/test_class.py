@@ -205,6 +205,19 @@ def test_one_submission_cannot_stop_the_others(classroom, monkeypatch):
     assert classroom.grade()["bob"].score == 85
 
 
+def test_one_assignment_cannot_stop_the_others(classroom):
+    folder = classroom.course / "source" / "broken"
+    folder.mkdir()
+    (folder / "broken.ipynb").write_text("{", encoding="utf-8")
+    classroom.hand_in("ada", GOOD)
+    for topic in ("broken", "unheard_of"):
+        (classroom.course / "submitted" / "ada" / topic).mkdir()
+    rows = {row.topic: row for row in grade.grade(classroom.course)}
+    assert rows[TOPIC].score == 85
+    assert rows["broken"].reason.startswith("the assignment failed: NotJSONError")
+    assert rows["unheard_of"].reason == "there is no assignment unheard_of"
+
+
 def test_a_gradebook_that_is_locked_stops_nothing(classroom, monkeypatch):
     """As while Formgrader writes to it; the next run brings it up to date without running."""
     classroom.hand_in("ada", GOOD)
@@ -337,10 +350,31 @@ def test_refuse_counts_nothing_and_can_be_undone(classroom):
     row = classroom.grade()["ada"]
     assert (row.status, row.score) == ("graded", 0)
     assert "refused, all tests count 0 (copied; " in classroom.table()[0]["reason"]
+    # The student reads that, and not the words.
+    assert "A person has looked at this hand-in: its tests count 0." in classroom.autograded("ada")
+    assert "copied" not in classroom.autograded("ada")
     review.decide(classroom.course, "ada", TOPIC, "undo", "")
     assert classroom.grade()["ada"].score == 85
     # The table says all that was decided, in order.
     assert [line.decision for line in review.written(classroom.course)] == ["refuse", "undo"]
+
+
+def test_the_command_line_of_a_review(classroom, monkeypatch, capsys):
+    classroom.hand_in("李雷", ODD)
+    classroom.grade()
+    capsys.readouterr()
+    start = ["review.py", str(classroom.course), "李雷", TOPIC]
+    for decision, said in [
+        (["--refuse", "a, \"b\" = 'c'"], "refused, all tests count 0 (a, \"b\" = 'c'; "),
+        (["--accept", "no: fine", "--attempt", "1"], "accepted (no: fine; "),
+        (["--undo"], "undone. Run make grade"),
+    ]:
+        monkeypatch.setattr(sys, "argv", start + decision)
+        review.main()
+        assert capsys.readouterr().out.startswith(f"李雷 {TOPIC}: {said}")
+    with pytest.raises(SystemExit, match="First Token: nothing was decided on attempt 1"):
+        review.main()
+    assert len(review.written(classroom.course)) == 3
 
 
 @pytest.mark.parametrize("decision", ["accept", "refuse"])
