@@ -259,6 +259,7 @@ NAMESAKES = (
         ("anything_LATE_99_8_x.ipynb", "max", ""),
         ("x_99_5_8_x.ipynb", "eve", ""),  # not Max, though his number stands there first
         ("maxroe_99_5_8_x.ipynb", "max", ""),
+        ("zoe_99_6_8_x.ipynb", None, "no student of roster.csv has"),  # hers may be 6
         ("LATE_anon_aB3x9_8_x.ipynb", None, "is anonymous"),
         ("kv_cache.ipynb", None, "its name tells no student"),
         ("_1_2_x.ipynb", None, "its name tells no student"),
