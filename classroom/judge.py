@@ -64,8 +64,7 @@ class Answer(Peer):
                 return args[0](*args[1], **args[2])
             owner, name, *rest = args
             # A text has methods as well, and its `format` reads private names of what it is given.
-            handed = any(owner is value for value in self.mine.values())
-            if not handed or isinstance(owner, FUNCTIONS):
+            if id(owner) not in self.numbers or isinstance(owner, FUNCTIONS):
                 raise TypeError("a function of the tests can be called, and nothing else")
             if type(name) is not str or name.startswith("_"):
                 raise AttributeError(f"{name!r:.40}: only public names can be read here")
@@ -161,22 +160,6 @@ class Judge:
         """As assignments.closed: these names refuse to run in the answer's process."""
         self.answer.ask("close", list(names))
 
-    def part(self, source: str, name: str, is_first: bool) -> None:
-        """Run a part of a test; raise what it raises, or a check that the answer has swallowed."""
-        self.testing = True
-        try:
-            if is_first:
-                # What is no data is a proxy, what is not there is left out.
-                wanted = sorted(self.fetched & self.used)
-                found = self.answer.ask("names", wanted)
-                # It may send other names as well, such as `expect`.
-                self.namespace |= {name: found[name] for name in wanted if name in found}
-            self.execute(source, name)
-        finally:
-            self.testing = False
-        if self.answer.failed:
-            raise self.answer.failed
-
     def test(self, cell: dict) -> dict:
         """Return the verdict on a test cell: what each part earned, and why not more."""
         answer = Answer(self.tests[cell["number"]], self.namespace, self.twins, self.job["call_s"])
@@ -191,7 +174,17 @@ class Judge:
             said, known = lost, not unknown
             if not (lost or unknown):
                 try:
-                    self.part(part["source"], cell["name"], is_first=number == 0)
+                    self.testing = True
+                    if number == 0:
+                        # What is no data is a proxy, what is not there is left out.
+                        wanted = sorted(self.fetched & self.used)
+                        found = answer.ask("names", wanted)
+                        # It may send other names as well, such as `expect`.
+                        self.namespace |= {name: found[name] for name in wanted if name in found}
+                    self.execute(part["source"], cell["name"])
+                    self.testing = False
+                    if answer.failed:
+                        raise answer.failed
                 except Late as late:
                     said, known = f"a call of your code {late}", False
                 except Unanswered as gone:
@@ -201,7 +194,7 @@ class Judge:
                     said, known = f"MemoryError: {error}", False
                 except BaseException as error:
                     said = f"{type(error).__name__}: {error}".removesuffix(": ")
-                answer.failed = None
+                self.testing, answer.failed = False, None
             elif unknown:
                 said = unknown
             if said and part["points"] == 0:

@@ -1803,19 +1803,6 @@ else:
     raise ValueError("none")
 """,
     ),
-    "StopIteration": Idiom(
-        """\
-def answer(x):
-    return next(iter(x))
-""",
-        """\
-try:
-    answer([])
-except StopIteration:
-    pass
-expect("first", answer([1]), 1)
-""",
-    ),
     "isinstance of an array": Idiom(
         """\
 def answer(x):

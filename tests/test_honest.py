@@ -4,23 +4,29 @@ What students and their editors do in earnest: each idiom has a name, and stands
 is run and judged as when a class is graded. Many share one notebook, so that the file stays quick.
 """
 
+import copy
 import functools
+import json
 from pathlib import Path
 
 import nbformat
 import pytest
 import sandbox
 from execute import executed
-from marking import error, mark, mistakes, points, prepared, release
-from nbformat.v4 import new_code_cell, new_notebook
+from grade import parsed
+from marking import error, is_test, mark, mistakes, points, prepared, release
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from sandbox import Limits, Refused
 
 import tiny_assignment
 from honest_answers import ANSWERS, Idiom
+from honest_tasks import TASKS
 from tiny_assignment import graded
 
 ROOT = Path(__file__).parents[1]
 DATA = "numbers.txt"
+# No machine is too busy for these tests.
+PATIENT = Limits(cell_s=300, notebook_s=600, call_s=300, test_s=300, judge_s=600)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -325,7 +331,7 @@ def judged(source, submitted, files=()) -> nbformat.NotebookNode:
     """Return a submission after it was run and judged; nobody may have to look at it."""
     notebook, reasons, notes = prepared(source, submitted)
     assert (reasons, notes) == ([], [])
-    assert executed(notebook, source, "ada", list(files), Limits(), seed=1) == []
+    assert executed(notebook, source, "ada", list(files), PATIENT, seed=1) == []
     return notebook
 
 
@@ -408,7 +414,7 @@ def answered(group: int) -> tuple[list[str], dict[str, str]]:
     source, submitted = many({name: ANSWERS[name] for name in GROUPS[group]})
     notebook, reasons, notes = prepared(source, submitted)
     assert (reasons, notes) == ([], [])
-    reasons = executed(notebook, source, "ada", [], Limits(), seed=1)
+    reasons = executed(notebook, source, "ada", [], PATIENT, seed=1)
     said = dict.fromkeys(GROUPS[group], "")
     for k, name in enumerate(GROUPS[group]):
         cells = {mark(cell).get("grade_id"): cell for cell in notebook.cells}
@@ -431,3 +437,184 @@ def test_nobody_has_to_look(group):
 def test_an_answer_in_a_style_of_its_own_earns_its_points(name):
     group = next(k for k, names in enumerate(GROUPS) if name in names)
     assert answered(group)[1][name] == ""
+
+
+# What editors, formatters and other places make of the file. Each changes the notebook as JSON.
+
+
+def named(notebook: dict, name: str) -> dict:
+    """Return the cell with a grade_id."""
+    for cell in notebook["cells"]:
+        if cell["metadata"].get("nbgrader", {}).get("grade_id") == name:
+            return cell
+    raise KeyError(name)
+
+
+def every(notebook: dict, change) -> None:
+    """Change the source of every cell of code."""
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            cell["source"] = change(cell["source"])
+
+
+def without_ids(notebook):
+    notebook["nbformat_minor"] = 0
+    for cell in notebook["cells"]:
+        cell.pop("id", None)
+
+
+def as_lists(notebook):
+    for cell in notebook["cells"]:
+        cell["source"] = cell["source"].splitlines(keepends=True)
+
+
+def windows(notebook):
+    every(notebook, lambda text: text.replace("\n", "\r\n"))
+
+
+def spaces_at_ends(notebook):
+    every(notebook, lambda text: "\n" + text.replace("\n", "   \n") + "\n\n\n")
+
+
+def formatted(notebook):
+    cell = named(notebook, "double_tests")
+    cell["source"] = cell["source"].replace('"', "'").replace("reveal=True)", "reveal=True,\n)")
+    every(notebook, lambda text: text.replace("def scale(x):\n", "def scale(x):\n\n"))
+
+
+def tabs(notebook):
+    every(notebook, lambda text: text.replace("    ", "\t"))
+
+
+def vs_code(notebook):
+    notebook["metadata"]["language_info"] = {"name": "python", "version": "3.13.1"}
+    notebook["metadata"]["kernelspec"] = {"name": "base", "display_name": "base (Python 3.13)"}
+    for cell in notebook["cells"]:
+        cell["metadata"]["vscode"] = {"languageId": "python"}
+
+
+def colab(notebook):
+    notebook["metadata"] = {"colab": {"provenance": []}, "accelerator": "GPU"}
+    for cell in notebook["cells"]:
+        cell["metadata"] |= {"id": "aB3dE", "colab": {"base_uri": "https://localhost:8080/"}}
+        cell["metadata"]["outputId"] = "12345678-abcd"
+
+
+def outputs_kept(notebook):
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            html = {"text/html": ["<b>1</b>"], "image/png": "iVBORw0KGgo="}
+            cell["outputs"] = [{"output_type": "display_data", "data": html, "metadata": {}}]
+            cell["execution_count"] = 17
+
+
+def other_metadata(notebook):
+    for cell in notebook["cells"]:
+        cell["metadata"] |= {"collapsed": True, "tags": ["mine"], "execution": {"shell": "x"}}
+        cell["metadata"].pop("deletable", None)
+        cell["metadata"].pop("editable", None)
+
+
+def without_an_id(notebook):
+    notebook["cells"][1]["source"] = "STUDENT = ''  # written by the hub"
+
+
+def an_id(notebook):
+    notebook["cells"][1]["source"] = '# my id\nSTUDENT = " ada "\n'
+
+
+def cells_around(notebook):
+    """Cells above, between and below, of every kind."""
+    cell = {"cell_type": "code", "metadata": {}, "source": "import numpy as np", "outputs": []}
+    text = {"cell_type": "markdown", "metadata": {}, "source": "# My notes\n$x^2$"}
+    raw = {"cell_type": "raw", "metadata": {}, "source": "raw"}
+    cells = []
+    for old in notebook["cells"]:
+        cells += [dict(cell), dict(text), dict(raw), old]
+    notebook["cells"] = [*cells, dict(cell), dict(text)]
+
+
+def helper_above(notebook):
+    cells = notebook["cells"]
+    cells.insert(2, {"cell_type": "code", "metadata": {}, "source": "def twice(x): return 2 * x"})
+    named(notebook, "double")["source"] = "def double(x):\n    return twice(x)"
+
+
+def helper_below(notebook):
+    """The helper of an answer stands in the next cell, before the tests."""
+    cells = notebook["cells"]
+    place = cells.index(named(notebook, "double"))
+    helper = {"cell_type": "code", "metadata": {}, "source": "def twice(x):\n    return 2 * x"}
+    cells.insert(place + 1, helper)
+    named(notebook, "double")["source"] = "def double(x):\n    return twice(x)"
+
+
+def answer_below(notebook):
+    """The stub is untouched, and the answer stands below it."""
+    named(notebook, "scale")["source"] = "# see the next cell"
+    place = notebook["cells"].index(named(notebook, "scale"))
+    answer = "def scale(x):\n    return factor * x"
+    notebook["cells"].insert(place + 1, {"cell_type": "code", "metadata": {}, "source": answer})
+
+
+def comments(notebook):
+    """The stub's comment and line are still there, behind what was written."""
+    stub = "def double(x):\n    # YOUR CODE HERE\n    return x * 2\n    raise NotImplementedError()"
+    named(notebook, "double")["source"] = stub
+
+
+EDITED = (without_ids, as_lists, windows, spaces_at_ends, formatted, tabs, vs_code, colab)
+EDITED += (outputs_kept, other_metadata, without_an_id, an_id, cells_around, helper_above)
+EDITED += (helper_below, answer_below, comments)
+
+
+@functools.cache
+def outcome(cells: tuple) -> tuple[list[str], dict]:
+    """Return the reasons and points of a tiny notebook; the same cells run once."""
+    source = tiny_assignment.source()
+    marks = {mark(cell)["grade_id"]: mark(cell) for cell in source.cells if mark(cell)}
+    notebook = new_notebook()
+    for kind, text, name in cells:
+        cell = {"code": new_code_cell, "markdown": new_markdown_cell}[kind](text)
+        cell.metadata.update({"nbgrader": marks[name]} if name else {})
+        notebook.cells.append(cell)
+    return executed(notebook, source, "ada", [], PATIENT, seed=1), points(notebook)
+
+
+@pytest.mark.parametrize("edit", EDITED, ids=lambda edit: edit.__name__)
+def test_what_an_editor_does_to_the_file_costs_nothing(edit):
+    source = tiny_assignment.source()
+    handed_in = json.loads(json.dumps(solved(source)))
+    edit(handed_in)
+    notebook, reasons, notes = prepared(source, parsed(json.dumps(handed_in).encode()))
+    assert (reasons, notes) == ([], [])
+    code = [(cell.cell_type, cell.source, mark(cell).get("grade_id")) for cell in notebook.cells]
+    assert outcome(tuple(code)) == ([], {"double_tests": 40, "scale_tests": 45})
+
+
+def test_an_answer_in_two_cells():
+    """As Split Cell leaves it: both have the mark of the first."""
+    source = tiny_assignment.source()
+    submitted = solved(source)
+    place = next(k for k, c in enumerate(submitted.cells) if mark(c).get("grade_id") == "double")
+    second = copy.deepcopy(submitted.cells[place])
+    submitted.cells[place].source = "def twice(x):\n    return 2 * x"
+    second.source = "def double(x):\n    return twice(x)"
+    submitted.cells.insert(place + 1, second)
+    notebook, reasons, notes = prepared(source, submitted)
+    assert (reasons, notes) == ([], ["double stands there twice: both were run"])
+    assert executed(notebook, source, "ada", [], PATIENT, seed=1) == []
+    assert points(notebook) == {"double_tests": 40, "scale_tests": 45}
+
+
+@pytest.mark.parametrize("topic", TASKS)
+def test_another_right_answer_to_an_assignment_gets_everything(topic):
+    source = nbformat.read(ROOT / "assignments" / topic / f"{topic}.ipynb", as_version=4)
+    submitted = solved(source)
+    cells = {mark(cell).get("grade_id"): cell for cell in submitted.cells}
+    for name, text in TASKS[topic].items():
+        cells[name].source = text
+    notebook = judged(source, submitted)
+    assert mistakes(notebook) == {}
+    full = {mark(cell)["grade_id"]: mark(cell)["points"] for cell in filter(is_test, source.cells)}
+    assert points(notebook) == full

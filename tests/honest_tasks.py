@@ -1,0 +1,555 @@
+"""Right answers to the assignments in the style of other students, for test_honest.py.
+
+{assignment: {solution cell: what stands in it}}: loops in place of arrays, arrays in place of
+loops, classes, recursion, library functions of the setup, objects of the test kept and used again.
+"""
+
+TASKS = {
+    "start": {
+        "overtaken": """\
+import itertools
+
+
+def day_of_overtaking(trained_on, first_day, growth):
+    goal = 6 * trained_on / 2
+    if growth < 1 and first_day / (1 - growth) <= goal:
+        return
+    served = itertools.accumulate(first_day * growth**i for i in itertools.count())
+    for day, total in enumerate(served, start=1):
+        if total >= goal:
+            return day
+
+
+day_of_overtaking(trained_on, first_day, growth)
+""",
+        "crossover": """\
+from collections import namedtuple
+
+Model = namedtuple("Model", "params tokens")
+
+
+def crossover(small, large):
+    small, large = Model(*small), Model(*large)
+
+    def training(model):
+        return 6 * model.params * model.tokens
+
+    tokens = (training(small) - training(large)) / 2 / (large.params - small.params)
+    return tokens if tokens > 0 else 0
+
+
+small = (8e9, 15e12)
+print(crossover(small, large))
+""",
+        "bill": """\
+def bill(flops, peak, utilization, watts, dollars_per_hour, dollars_per_kwh):
+    seconds = np.float64(flops) / (peak * utilization)
+    hours = seconds / 3600
+    kwh = hours * watts / 1e3
+    return np.array([hours, kwh, hours * dollars_per_hour + kwh * dollars_per_kwh])
+
+
+import numpy as np
+
+bill(7.2e18, 1e15, 0.5, 500, 2.0, 0.3)
+""",
+        "reading_order": """\
+from graphlib import CycleError, TopologicalSorter
+
+
+def reading_order(requires, goals, known):
+    known = set(known)
+    needed, waiting = set(), [goal for goal in goals if goal not in known]
+    while waiting:
+        stem = waiting.pop()
+        if stem not in needed:
+            needed.add(stem)
+            waiting.extend(set(requires[stem]) - known)
+    graph = {stem: set(requires[stem]) - known for stem in needed}
+    return tuple(TopologicalSorter(graph).static_order())
+
+
+for goal in [goal]:
+    print(goal)
+""",
+    },
+    "metrics": {
+        "read_log": """\
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Request:
+    arrival: float = 0.0
+    times: list = field(default_factory=list)
+    ended: bool = False
+
+    @property
+    def latencies(self):
+        gaps = [b - a for a, b in zip(self.times, self.times[1:])]
+        tpot = sum(gaps) / len(gaps) if gaps else None
+        ttft, e2e = self.times[0] - self.arrival, self.times[-1] - self.arrival
+        return ttft, tpot, max(gaps, default=None), e2e
+
+
+def read_log(events):
+    requests = defaultdict(Request)
+    for time, name, kind, n in events:
+        match kind:
+            case "arrive":
+                requests[name].arrival = time
+            case "tokens":
+                requests[name].times.extend([time] * n)
+            case "end":
+                requests[name].ended = True
+    return {name: r.latencies for name, r in requests.items() if r.ended}
+
+
+log = sorted(log)
+read_log(log)
+""",
+        "fleet_percentile": """\
+from fractions import Fraction
+
+
+def fleet_percentile(edges, histograms, p):
+    counts = [sum(column) for column in zip(*histograms)]
+    wanted = Fraction(str(p)) * sum(counts) / 100
+    seen = 0
+    for edge, count in zip(edges, counts):
+        seen += count
+        if seen >= wanted and seen > 0:
+            return edge
+""",
+        "waits": """\
+def waits(arrivals, services, n_servers):
+    servers = [0] * n_servers
+    result = np.zeros(len(arrivals))
+    for i, (arrival, service) in enumerate(zip(arrivals, services)):
+        first = min(range(n_servers), key=servers.__getitem__)
+        begin = max(arrival, servers[first])
+        servers[first] = begin + service
+        result[i] = begin - arrival
+    return result
+""",
+    },
+    "roofline": {
+        "kernels": """\
+def step_time(kernels, card, launch_s):
+    total = 0
+    for kernel in kernels:
+        assert isinstance(kernel, Cost)
+        total += launch_s + kernel.time(card)
+    return total
+
+
+def fused(kernels, i, between):
+    kernels = list(kernels)
+    second = kernels.pop(i + 1)
+    kernels[i] = Cost(
+        kernels[i].flops + second.flops, kernels[i].bytes + second.bytes - 2 * between
+    )
+    return kernels
+""",
+        "free_tokens": """\
+def free_tokens(n_params, weight_bytes, cache_bytes, batch, peak, bandwidth):
+    reading = (weight_bytes + cache_bytes) / bandwidth
+    computing = 2 * n_params * batch / peak
+    return max((reading - computing) * peak / (2 * n_params), 0)
+""",
+        "best_rate": """\
+class Stopwatch:
+    def __init__(self, clock):
+        self.clock = clock
+
+    def __enter__(self):
+        self.begin = self.clock()
+        return self
+
+    def __exit__(self, *_):
+        self.seconds = self.clock() - self.begin
+
+
+def best_rate(work, amount, repeats, clock=time.perf_counter):
+    work()
+    fastest = float("inf")
+    for _ in range(repeats):
+        with Stopwatch(clock=clock) as watch:
+            work()
+        fastest = min(fastest, watch.seconds)
+    return amount / fastest
+
+
+copy_rate, flop_rate = best_rate(lambda: None, 1, 3), best_rate(lambda: None, 1, 3)
+""",
+    },
+    "throughput": {
+        "ragged_step": """\
+def ragged_step(weight_bytes, token_bytes, lengths, bandwidth):
+    tolls = np.asarray(lengths) * token_bytes / bandwidth
+    step = weight_bytes / bandwidth + tolls.sum()
+    return step, len(tolls) / step, tolls
+""",
+        "pareto_front": """\
+def pareto_front(points):
+    def beats(a, b):
+        return a != b and a[0] <= b[0] and a[1] >= b[1]
+
+    points = set(map(tuple, points))
+    return sorted(p for p in points if not any(beats(q, p) for q in points))
+""",
+        "fit_line": """\
+def fit_line(x, y):
+    matrix = np.stack([np.ones(len(x)), x], axis=1)
+    return np.linalg.lstsq(matrix, np.array(y), rcond=None)[0]
+
+
+print(fit_line([0, 1], [1, 3]))
+""",
+    },
+    "generate": {
+        "option_log_p": """\
+def option_log_p(model, prompt, option):
+    logits = np.asarray(model([prompt + option]), dtype=float)
+    total = 0.0
+    for i, token in enumerate(option):
+        row = logits[0, len(prompt) + i - 1]
+        total += row[token] - row.max() - np.log(np.exp(row - row.max()).sum())
+    return total
+""",
+        "merge": """\
+def merged(parts):
+    nats, tokens, n_bytes = np.array([(m * t, t, b) for m, t, b in parts]).sum(axis=0)
+    return np.exp(nats / tokens), nats / np.log(2) / n_bytes
+""",
+        "stop_stream": """\
+class StopStream:
+    def __init__(self, stops):
+        self.stops = tuple(stops)
+        self._state = {"held": "", "stopped": False}
+
+    @property
+    def stopped(self):
+        return self._state["stopped"]
+
+    def _hidden(self, text):
+        for i in range(len(text)):
+            if any(stop.startswith(text[i:]) for stop in self.stops):
+                return len(text) - i
+        return 0
+
+    def push(self, piece):
+        out = []
+        for c in piece:
+            if self.stopped:
+                break
+            text = self._state["held"] + c
+            done = sorted((s for s in self.stops if text.endswith(s)), key=len)
+            if done:
+                out.append(text[: -len(done[-1])])
+                self._state.update(held="", stopped=True)
+            else:
+                n = self._hidden(text)
+                out.append(text[: len(text) - n])
+                self._state["held"] = text[len(text) - n :]
+        return "".join(out)
+
+    def finish(self):
+        held = self._state.pop("held")
+        self._state["held"] = ""
+        return held
+""",
+    },
+    "attention": {
+        "state-solution": """\
+def part_state(q, k, v):
+    peaks, totals, mixed = [], [], []
+    for n, query in enumerate(q):
+        kv = n // (q.shape[0] // k.shape[0])
+        scores = (k[kv] * query).sum(axis=-1) / query.size**0.5
+        weights = np.exp(scores - scores.max())
+        peaks.append(scores.max())
+        totals.append(weights.sum())
+        mixed.append((weights[:, None] * v[kv]).sum(axis=0))
+    return [np.array(peaks), np.array(totals), np.array(mixed)]
+
+
+def result(state):
+    peak, total, mixed = state
+    return (mixed.T / total).T
+""",
+        "merge-solution": """\
+from functools import reduce
+
+
+def merge(*states):
+    def two(a, b):
+        (m, l, o), (n, j, p) = a, b
+        top = np.where(m > n, m, n)
+        x, y = np.exp(m - top), np.exp(n - top)
+        return top, l * x + j * y, o * x[..., np.newaxis] + p * y[..., np.newaxis]
+
+    return reduce(two, states)
+""",
+        "packed-solution": """\
+def packed_mask(lengths, window, sinks):
+    size = sum(lengths)
+    mask = np.zeros((size, size), dtype=bool)
+    start = 0
+    for n in lengths:
+        for i in range(n):
+            for j in range(i + 1):
+                mask[start + i, start + j] = window is None or i - j < window or j < sinks
+        start += n
+    return mask
+""",
+    },
+    "kv_cache": {
+        "session": """\
+class Session:
+    def __init__(self, model, capacity):
+        self.model, self.cache = model, model.new_cache(capacity=capacity)
+        self.ids = []
+
+    def read(self, ids):
+        same = 0
+        for a, b in zip(self.ids, ids[:-1]):
+            if a != b:
+                break
+            same += 1
+        self.cache.truncate(same)
+        new = np.array([ids[same:]])
+        logits = np.asarray(self.model(new.tolist(), cache=self.cache))
+        self.ids = ids[:]
+        return logits[-1][-1]
+""",
+        "traffic": """\
+def decode_traffic(arch, n_prompt, n_new):
+    assert isinstance(arch, Architecture)
+    weights = cache = 0
+    for step in range(1, n_new):
+        weights += 2 * arch.n_params
+        cache += kv_cache_bytes(arch, n_prompt + step)
+    return weights, cache
+
+
+def even_length(arch):
+    return 2 * arch.n_params / kv_cache_bytes(arch, 1)
+""",
+        "sessions": """\
+def sessions(free_bytes, token_bytes, n_shared, n_own, sharing):
+    n = 0
+    while True:
+        tokens = n_shared + (n + 1) * n_own if sharing else (n + 1) * (n_shared + n_own)
+        if tokens * token_bytes > free_bytes:
+            return n
+        n += 1
+""",
+    },
+    "sampling": {
+        "order-solution": """\
+def law_in_order(logits, steps):
+    for name, value in steps:
+        if name == "temperature":
+            logits = apply_temperature(logits, value)
+        else:
+            logits = globals()[f"keep_{name}"](logits, value)
+    return softmax(logits)
+""",
+        "same-solution": """\
+def same_token(p, q):
+    total, a, b = 0.0, 0.0, 0.0
+    for x, y in zip(p, q, strict=True):
+        total += max(0.0, min(a + x, b + y) - max(a, b))
+        a, b = a + x, b + y
+    return total
+
+
+most_agreement = lambda p, q: sum(min(x, y) for x, y in zip(p, q))
+""",
+        "batch-solution": """\
+class Request:
+    __slots__ = ("params", "rng", "prompt", "output")
+
+    def __init__(self, params, prompt):
+        assert isinstance(params, SamplingParams)
+        self.params, self.prompt, self.output = params, prompt, []
+        self.rng = np.random.default_rng(seed=params.seed)
+
+    def next(self, row):
+        if self.params.temperature == 0:
+            token = np.argmax(penalize(row, self.params, self.prompt, self.output))
+        else:
+            law = next_token_distribution(row, self.params, self.prompt, self.output)
+            token = draw(law, self.rng)
+        self.output.append(int(token))
+        return token
+
+
+class BatchSampler(dict):
+    def add(self, request_id, params, prompt_ids):
+        self[request_id] = Request(params, prompt_ids)
+
+    def choose(self, logits):
+        return {key: self[key].next(row) for key, row in logits.items()}
+
+    def remove(self, request_id):
+        self.pop(request_id)
+""",
+    },
+    "batching": {
+        "plan-solution": """\
+from collections import deque
+
+
+def plan_step(running, waiting, max_batch, budget):
+    line = deque(sorted(running, key=lambda pair: pair[1] > 1))
+    line.extend(waiting[: max_batch - len(running)])
+    plan = {}
+    while line and budget:
+        name, unread = line.popleft()
+        plan[name] = min(unread, budget)
+        budget -= plan[name]
+    return list(plan.items())
+""",
+        "engine-solution": """\
+from collections import deque
+from dataclasses import dataclass
+
+
+@dataclass(eq=False)
+class Job:
+    number: int
+    text: list
+    start: int
+    params: object
+    rng: np.random.Generator
+
+    @property
+    def new(self):
+        return self.text[self.start :]
+
+
+class Engine:
+    def __init__(self, model, n_blocks, block_size, max_batch):
+        self.model = model
+        self.pool = BlockPool(n_blocks, block_size)
+        self.cache = PagedCache(model.arch, self.pool)
+        self.max_batch = max_batch
+        self.line, self.jobs, self.count = deque(), [], 0
+
+    def submit(self, prompt_ids, params):
+        rng = np.random.default_rng(params.seed)
+        self.line.append(Job(self.count, [*prompt_ids], len(prompt_ids), params, rng))
+        self.count += 1
+        return self.count - 1
+
+    def step(self):
+        size = self.pool.block_size
+        # One that runs has all but its last token in the pool.
+        while sum((len(j.text) - 1) % size == 0 for j in self.jobs) > self.pool.n_free:
+            job = self.jobs.pop()
+            self.pool.free(job.number)
+            self.line.appendleft(job)
+        for job in self.jobs:
+            self.pool.append(job.number, job.text[-1])
+        while self.line and len(self.jobs) < self.max_batch:
+            if -(-len(self.line[0].text) // size) > self.pool.n_free:
+                break
+            job = self.line.popleft()
+            self.pool.allocate(job.number, job.text)
+            job.part = self.cache.sequence(job.number)
+            self.jobs.append(job)
+        if not self.jobs:
+            return {}
+        news = [job.text[job.part.length :] for job in self.jobs]
+        rows = self.model.forward_ragged(news, [job.part for job in self.jobs])
+        for job, logits in zip(self.jobs, rows):
+            job.text.append(choose(logits[-1], job.params, job.rng))
+        done = [job for job in self.jobs if len(job.new) == job.params.max_tokens]
+        self.jobs = [job for job in self.jobs if job not in done]
+        for job in done:
+            self.pool.free(job.number)
+        return {job.number: job.new for job in done}
+""",
+    },
+    "paging": {
+        "chat-solution": """\
+def tokens_found(n_turns, n_system, n_user, n_answer, block_size, system_known):
+    lengths = [n_system + k * (n_user + n_answer) for k in range(n_turns)]
+    if not system_known:
+        lengths[0] = 0
+    return np.array(lengths) // block_size * block_size
+""",
+        "beams-solution": """\
+def blocks_held(texts, block_size):
+    tree = {}
+    count = 0
+    for text in texts:
+        node = tree
+        for start in range(0, len(text), block_size):
+            block = tuple(text[start : start + block_size])
+            if block not in node:
+                node[block] = {}
+                count += 1
+            node = node[block]
+    return count
+""",
+        "cache-solution": """\
+class SlotCache:
+    def __init__(self, memory, slots):
+        self.memory, self.slots = memory, slots
+        self.n = {layer: 0 for layer in range(memory.shape[1])}
+
+    length = property(lambda self: min(self.n.values()))
+
+    def append(self, layer, k, v):
+        for t in range(k.shape[2]):
+            slot = self.slots()[self.n[layer]]
+            self.memory[0, layer, slot] = k[0, :, t]
+            self.memory[1, layer, slot] = v[0, :, t]
+            self.n[layer] += 1
+
+    def keys(self, layer):
+        return self._all(layer)[0][None]
+
+    def values(self, layer):
+        return self._all(layer)[1][None]
+
+    def _all(self, layer):
+        where = list(self.slots())[: self.n[layer]]
+        return self.memory[:, layer, where].transpose(0, 2, 1, 3)
+
+    def truncate(self, n_tokens):
+        for layer in self.n:
+            self.n[layer] = min(n_tokens, self.n[layer])
+""",
+    },
+    "speculative": {
+        "chain-solution": """\
+def chain_rules(target, draft, n):
+    if n == 0:
+        return [], target
+    accept, rest = acceptance_rule(target, draft)
+    others, law = chain_rules(rest, draft, n - 1)
+    return (accept, *others), law
+""",
+        "overlaps-solution": """\
+def overlaps(target, draft, ids, params):
+    laws = [next_token_distribution(np.asarray(m([ids]))[0], params) for m in (target, draft)]
+    return [float(np.minimum(a, b).sum()) for a, b in zip(*laws)]
+""",
+        "predict-solution": """\
+def tokens_per_pass(alphas, gamma):
+    rounds = []
+    for i in range(len(alphas) - gamma + 1):
+        total = product = 1
+        for alpha in alphas[i : i + gamma]:
+            product *= alpha
+            total += product
+        rounds.append(total)
+    return sum(rounds) / len(rounds)
+""",
+    },
+}
