@@ -43,10 +43,9 @@ from attempts import (
 )
 from course import ID_RULE, Course, CourseError, is_student_id, read_course
 from execute import executed
+from feedback import as_text, closed
 from gradebook import Gradebook, Standing
 from marking import (
-    as_text,
-    closed,
     is_explanation,
     is_test,
     key,

@@ -160,6 +160,22 @@ class Judge:
         """As assignments.closed: these names refuse to run in the answer's process."""
         self.answer.ask("close", list(names))
 
+    def part(self, source: str, name: str, is_first: bool) -> None:
+        """Run a part of a test; raise what it raises, or a check that the answer has swallowed."""
+        self.testing = True
+        try:
+            if is_first:
+                # What is no data is a proxy, what is not there is left out.
+                wanted = sorted(self.fetched & self.used)
+                found = self.answer.ask("names", wanted)
+                # It may send other names as well, such as `expect`.
+                self.namespace |= {name: found[name] for name in wanted if name in found}
+            self.execute(source, name)
+        finally:
+            self.testing = False
+        if self.answer.failed:
+            raise self.answer.failed
+
     def test(self, cell: dict) -> dict:
         """Return the verdict on a test cell: what each part earned, and why not more."""
         answer = Answer(self.tests[cell["number"]], self.namespace, self.twins, self.job["call_s"])
@@ -174,17 +190,7 @@ class Judge:
             said, known = lost, not unknown
             if not (lost or unknown):
                 try:
-                    self.testing = True
-                    if number == 0:
-                        # What is no data is a proxy, what is not there is left out.
-                        wanted = sorted(self.fetched & self.used)
-                        found = answer.ask("names", wanted)
-                        # It may send other names as well, such as `expect`.
-                        self.namespace |= {name: found[name] for name in wanted if name in found}
-                    self.execute(part["source"], cell["name"])
-                    self.testing = False
-                    if answer.failed:
-                        raise answer.failed
+                    self.part(part["source"], cell["name"], is_first=number == 0)
                 except Late as late:
                     said, known = f"a call of your code {late}", False
                 except Unanswered as gone:
@@ -194,7 +200,7 @@ class Judge:
                     said, known = f"MemoryError: {error}", False
                 except BaseException as error:
                     said = f"{type(error).__name__}: {error}".removesuffix(": ")
-                self.testing, answer.failed = False, None
+                answer.failed = None
             elif unknown:
                 said = unknown
             if said and part["points"] == 0:

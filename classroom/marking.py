@@ -11,7 +11,7 @@ import re
 import symtable
 
 import nbformat
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from nbgrader.preprocessors import (
     ClearHiddenTests,
     ClearOutput,
@@ -20,9 +20,6 @@ from nbgrader.preprocessors import (
     LockCells,
 )
 
-# Of what a student wrote, in characters: some texts take a page's maker quadratic time.
-MAX_SHOWN = {"markdown": 20_000, "code": 100_000}
-MIN_SECRET = 10  # characters of a line; shorter ones stand in other code by chance
 MAX_STRETCH = 4  # times as long as handed out, a cell may still be the same in another layout
 
 
@@ -189,15 +186,21 @@ def parts(cell) -> list[dict]:
     return divided
 
 
+def attached(cell) -> dict:
+    """Return the pictures of a text that a student wrote, as a cell holds them."""
+    found = cell.cell_type == "markdown" and cell.get("attachments")
+    return {"attachments": found} if found else {}
+
+
 def prepared(
     source: nbformat.NotebookNode, submitted: nbformat.NotebookNode
 ) -> tuple[nbformat.NotebookNode, list[str], list[str]]:
     """Return the notebook to run, what a person has to look at, and what is only worth a note.
 
-    Of a submission only the sources count: of its solution cells, of the student's id and of the
-    cells that the student added. All else, the tests above all, is ours: a test cell that was
-    deleted, edited, moved or copied is as it was handed out. Added cells keep their place after the
-    cell that they follow.
+    Of a submission only the sources count, with the pictures that they show: of its solution cells,
+    of the student's id and of the cells that the student added. All else, the tests above all, is
+    ours: a test cell that was deleted, edited, moved or copied is as it was handed out. Added cells
+    keep their place after the cell that they follow.
     """
     ours = {mark(cell)["grade_id"]: cell for cell in key(source).cells if mark(cell)}
     given = {mark(cell)["grade_id"]: cell for cell in release(source).cells if mark(cell)}
@@ -219,7 +222,7 @@ def prepared(
             notes.append(f"{grade_id} stands there twice: both were {what}")
         # Text that explains is not run; code that a student added is.
         make = new_code_cell if cell.cell_type == "code" else new_markdown_cell
-        added.setdefault(last, []).append(make(cell.source))
+        added.setdefault(last, []).append(make(cell.source, **attached(cell)))
     missing = [grade_id for grade_id in ours if grade_id not in theirs]
     said = "{} was deleted: the original was used"
     # A test is never theirs, so that its points are right without it. An answer is.
@@ -229,55 +232,10 @@ def prepared(
     for grade_id, cell in ours.items():
         if not mark(cell)["locked"] and grade_id in theirs:
             cell.source = theirs[grade_id].source
+            if cell.cell_type == "markdown":
+                cell.update(attached(theirs[grade_id]))
         cells += [cell, *added.pop(grade_id, [])]
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number}"
     notebook = new_notebook(cells=cells, metadata={"kernelspec": source.metadata.kernelspec})
     return notebook, reasons, notes
-
-
-def hidden_lines(source: nbformat.NotebookNode) -> set[str]:
-    """Return the lines of the hidden tests that stand nowhere in the release."""
-    given = {line.strip() for cell in release(source).cells for line in lines(cell.source)}
-    ours = {line.strip() for cell in key(source).cells for line in lines(cell.source)}
-    return {line for line in ours - given if len(line) >= MIN_SECRET}
-
-
-def as_text(text: str) -> str:
-    """Return markdown without tags and links: `javascript:` in one would run for the teacher."""
-    text = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
-    return re.sub(r"\](?=[(:])", "] ", text)
-
-
-def closed(notebook: nbformat.NotebookNode, source: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """Return an executed notebook that students may see: no hidden test, no trace of one.
-
-    Of a test cell only the error's name and message stay. Text that students wrote is shown as
-    text: a page that opens it runs nothing.
-    """
-    secret = hidden_lines(source)
-    notebook, _ = ClearHiddenTests().preprocess(copy.deepcopy(notebook), {})
-    room = dict(MAX_SHOWN)
-    ours = {cell.source for cell in release(source).cells}
-    for cell in notebook.cells:
-        theirs = not mark(cell).get("locked") and cell.source not in ours
-        if theirs and cell.cell_type in room:
-            left = room[cell.cell_type]
-            room[cell.cell_type] = max(0, left - len(cell.source))
-            if len(cell.source) > left:
-                cell.source = cell.source[:left] + "\n… (cut: too long for a page)"
-        if is_test(cell):
-            said = error(cell)
-            if cell.metadata.pop("unknown", False):
-                said = "Not graded: this test has not run to its end. Your teacher will look at it."
-            cell.outputs = []
-            if said:
-                name, _, message = said.partition(": ")
-                cell.outputs = [new_output("error", ename=name, evalue=message, traceback=[said])]
-        elif theirs and cell.cell_type == "markdown":
-            cell.source = as_text(cell.source)
-        for place, output in enumerate(cell.get("outputs", [])):
-            text = str(output).replace("\\", "")
-            if any(line.replace("\\", "") in text for line in secret):
-                cell.outputs[place] = new_output("stream", text="Left out: it shows tests.")
-    return notebook

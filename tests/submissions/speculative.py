@@ -31,7 +31,7 @@ def chain_rules(target, draft, n):
     return [accept] * n, residual
 """
         },
-        65,
+        73,
         "the second guess must be measured by what is still missing",
     ),
     "the draft is given the last token only": (
@@ -45,7 +45,7 @@ def chain_rules(target, draft, n):
                 "            cache.truncate(min(cache.length, len(ids) - 1))",
             )
         },
-        75,
+        80,
         "its cache lacks the last of them, and has a hole",
     ),
     "the caches are emptied after each round": (
@@ -69,13 +69,15 @@ class Disguise:
 
 
 def speculate(target, draft, prompt_ids, params, gamma, rng):
+    from firsttoken.generate import speculative_generate
+
     models = Disguise(target, target_model.arch), Disguise(draft, draft_model.arch)
     run = speculative_generate(*models, prompt_ids, params, gamma=gamma, ignore_eos=True)
     return run.ids, run.rounds
 """
         },
         50,
-        "your loop must be your own: do not call speculative_generate",
+        "answers use of firsttoken only what the setup cell imports",
     ),
     "one acceptance rate for all places": (
         {
@@ -84,7 +86,7 @@ def tokens_per_pass(alphas, gamma):
     return float(expected_tokens(alphas.mean(), gamma))
 """
         },
-        75,
+        79,
         "the easy places stand side by side",
     ),
 }

@@ -1,0 +1,688 @@
+"""Feedback: what students may see, pictures among it, and pages that hostile work cannot stop."""
+
+import base64
+import copy
+import io
+import json
+import os
+import re
+import struct
+import sys
+import warnings
+import zlib
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import feedback
+import nbformat
+import numpy as np
+import pytest
+from bs4 import BeautifulSoup
+from feedback import CUT, LEFT_OUT, PageLimits, as_text, closed, exporter, write_feedback
+from marking import is_test, key, mark, prepared, release
+from matplotlib.figure import Figure
+from nbconvert.exporters import HTMLExporter
+from nbformat.v4 import new_markdown_cell, new_output
+from nbgrader.api import Gradebook
+from nbgrader.apps import NbGraderAPI
+from nbgrader.preprocessors import SaveCells
+from nbgrader.server_extensions.formgrader import handlers
+from pictures import MAX_BYTES, MAX_PICTURES, picture, pictures
+from PIL import Image
+from traitlets.config import Config
+
+import tiny_assignment
+from test_assignments import TOPICS, assignment
+
+pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")
+TOPIC = tiny_assignment.TOPIC
+
+
+class Row(NamedTuple):
+    student: str
+    topic: str
+
+
+# ── What students see ─────────────────────────────────────────────────────────────────────────────
+
+
+def seen(explain: str = "Because.", code: str = "", attachments: dict | None = None, outputs=()):
+    """Return the closed notebook of someone who wrote these, with pictures taken as they are."""
+    submitted = release(tiny_assignment.source())
+    for cell in submitted.cells:
+        if mark(cell).get("grade_id") == "explain":
+            cell.source = explain
+            cell["attachments"] = pictures({"source": explain, "attachments": attachments or {}})
+        if mark(cell).get("grade_id") == "double" and code:
+            cell.source = code
+    notebook, *_ = prepared(tiny_assignment.source(), submitted)
+    for cell in notebook.cells:
+        if is_test(cell):
+            points = mark(cell)["points"]
+            cell.metadata["parts"] = [
+                {"name": "small numbers", "points": points, "earned": points, "said": ""}
+            ]
+        elif mark(cell).get("grade_id") == "double":
+            cell.outputs = list(outputs)
+    return closed(notebook, tiny_assignment.source())
+
+
+def found(notebook, grade_id: str):
+    """Return a cell by its name."""
+    return next(cell for cell in notebook.cells if mark(cell).get("grade_id") == grade_id)
+
+
+@cache
+def maker(template: str) -> HTMLExporter:
+    """Return what makes pages, as feedback or as Formgrader sets it up."""
+    if template == "feedback":
+        return exporter()
+    config = Config()
+    config.HTMLExporter.sanitize_html = True
+    config.HTMLExporter.template_name = template
+    config.HTMLExporter.extra_template_basedirs = [handlers.template_path]
+    return HTMLExporter(config=config)
+
+
+def shown(notebook, template: str = "feedback") -> str:
+    """Return the page of a notebook, as feedback or as in Formgrader."""
+    if template == "feedback":
+        said = {"score": 0, "max_score": 0, "late_penalty": 0, "cells": {}}
+        return feedback.made(maker(template), notebook, TOPIC, said)
+    resources = {"base_url": "", "student": "ada", "notebook_id": TOPIC, "index": 0, "total": 1}
+    return maker(template).from_notebook_node(notebook, resources)[0]
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_no_hidden_line_is_on_a_page(topic):
+    """Whatever the parts of a test say: nothing of a test cell but its release version stays."""
+    source = assignment(topic).source
+    given = "\n".join(cell.source for cell in release(source).cells)
+    notebook = key(source)
+    lines = {line.strip() for cell in notebook.cells for line in cell.source.splitlines()}
+    hidden = {line for line in lines if line not in given}
+    for cell in filter(is_test, notebook.cells):
+        cell.outputs = [new_output("stream", text=cell.source)]  # nothing of this may stay
+        cell.metadata["parts"] = [{"name": "", "points": 5, "earned": 0, "said": "E: no"}]
+    text = nbformat.writes(closed(notebook, source))
+    assert len(hidden) > 10 or topic == "start"
+    assert [line for line in hidden if len(line) > 10 and json.dumps(line)[1:-1] in text] == []
+
+
+def test_a_test_cell_says_what_became_of_each_part():
+    notebook = key(tiny_assignment.source())
+    found(notebook, "double_tests").metadata["parts"] = [
+        {"name": "small numbers", "points": 10, "earned": 10, "said": ""},
+        {
+            "name": "large ones",
+            "points": 25,
+            "earned": 0,
+            "said": "AssertionError: 3 \x1b[31mis\n5",
+        },
+        {"name": "texts", "points": 5, "earned": None, "said": "it took too long"},
+    ]
+    found(notebook, "scale_tests").metadata["parts"] = [
+        {"name": "", "points": 45, "earned": 22.5, "said": "x" * 10**6}
+    ]
+    done = closed(notebook, tiny_assignment.source())
+    cell = found(done, "double_tests")
+    assert cell.outputs[0].text == (
+        "small numbers: 10 of 10 points\n"
+        "large ones: 0 of 25 points\n    AssertionError: 3 is\n5\n"
+        "texts: not graded, of 5 points. Your teacher will look at it.\n    it took too long\n"
+    )
+    assert "parts" not in cell.metadata
+    assert found(done, "scale_tests").outputs[0].text.startswith("22.5 of 45 points\n")
+    assert len(found(done, "scale_tests").outputs[0].text) < 2000
+    for template in ("feedback", "formgrade"):
+        assert "large ones: 0 of 25 points" in shown(copy.deepcopy(done), template)
+    del found(notebook, "double_tests").metadata["parts"]
+    done = closed(notebook, tiny_assignment.source())
+    assert found(done, "double_tests").outputs[0].text.startswith("Not graded.")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[a](javascript:alert(1))",
+        "![a](http://example.org/a.png)",
+        "[a]\n\n[a]: javascript:alert(1)",
+        "<script>alert(1)</script>",
+        "<img src=x onerror=alert(1)>",
+        "</textarea><svg/onload=alert(1)>",
+        "<!--><img src=x onerror=alert(1)>-->",
+        '```mermaid\ngraph LR; A-->B; click A href "javascript:alert(1)"\n```',
+        "~~~ mermaid\n<img src=x onerror=alert(1)>\n~~~",
+        "> - ```mermaid\n> - <b>\n",
+        "![a](data:image/svg+xml;base64,PHN2Zy8+)",
+        "![a](data:text/html,<script>alert(1)</script>)",
+        "[![a](attachment:a.png)](javascript:alert(1))",
+        '![a](attachment:a.png "x" onerror=alert(1))',
+        '![a" onerror="alert(1)](attachment:a.png)',
+        "![a](attachment:a.png)(javascript:alert(1))",
+        "$\\href{javascript:alert(1)}{a}$ <iframe src=//example.org>",
+    ],
+)
+def test_a_text_runs_nothing(text):
+    notebook = seen(text, attachments={"a.png": {"image/png": PNG}})
+    for template in ("feedback", "formgrade"):
+        usual = risky(shown(seen(), template))
+        assert risky(shown(copy.deepcopy(notebook), template)) == usual
+
+
+def risky(page: str) -> Counter:
+    """Return the parts of a page that could run or fetch something."""
+    found = Counter()
+    for tag in BeautifulSoup(page, "html.parser").find_all():
+        if tag.name not in ("p", "pre", "code", "ul", "li", "blockquote", "img", "em", "div", "a"):
+            found[tag.name] += 1
+        found.update("mermaid" for name in tag.get("class", []) if "mermaid" in name.lower())
+        for name, value in tag.attrs.items():
+            if name.startswith("on") or (
+                # A plain address in a text becomes a link; nothing is fetched from it.
+                (name == "href" and not value.startswith("http"))
+                or (name == "src" and not value.startswith("data:image/png;base64,iVBORw"))
+            ):
+                found[name, value] += 1
+    return found
+
+
+def test_text_is_shown_as_it_reads_and_steers_nothing():
+    odd = "a\x1b[31mred\x1b[0m\x1b]0;title\x07 \u202eright\u2066 \x00\x9b nul\r\nnew\rline "
+    odd += "\ufeff\ud800"
+    done = seen(odd, "x = 1  # \x1b[31m\u202e\r\n", outputs=[new_output("stream", text=odd)])
+    assert found(done, "explain").source == "ared right  nul\nnew\nline "
+    assert found(done, "double").source == "x = 1  # \n"
+    assert found(done, "double").outputs[0].text == "ared right  nul\nnew\nline "
+    fine = "é ü 你好 שלום 👩‍💻 e\u0301 $x < y$ a\u00a0b\n\n```python\nx\n```\n\n`y` **b**"
+    assert as_text(fine) == fine
+    long = seen(
+        "long " * 10**5, "x = 1\n" * 10**5, outputs=[new_output("stream", text="o" * 10**6)]
+    )
+    for name, most in (("explain", 20_000), ("double", 50_000)):
+        assert found(long, name).source.endswith(CUT)
+        assert len(found(long, name).source) <= most + 100
+    assert len(found(long, "double").outputs[0].text) <= 200_100
+    line = found(seen(code="x" * 10**4), "double").source
+    assert line.endswith(CUT) and len(line) < 1000
+
+
+def test_an_output_is_text_or_a_picture():
+    data = {"text/html": "<b>", "text/plain": "bold", "application/javascript": "alert(1)"}
+    many = [new_output("display_data", data={"image/png": PNG, "text/plain": "figure"})]
+    many += [new_output("display_data", data=data)]
+    many += [new_output("display_data", data={"image/png": "PHN2Zz4="})]
+    many += [new_output("error", ename="E", evalue="no", traceback=["\x1b[31mE\x1b[0m: no"])]
+    outputs = found(seen(outputs=many), "double").outputs
+    assert [output.output_type for output in outputs] == ["display_data"] + ["stream"] * 3
+    assert set(outputs[0].data) == {"image/png"}
+    assert [output.text for output in outputs[1:]] == ["bold", "", "E: no"]
+    big = new_output("display_data", data={"image/png": encoded(noise(1000, 900))})
+    assert 2 <= len(found(seen(outputs=[big] * 9), "double").outputs) <= 4
+
+
+# ── Pictures ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options) -> str:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def noise(width: int, height: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 255, (height, width, 3), np.uint8))
+
+
+def drawn() -> str:
+    """Return a figure as matplotlib saves it."""
+    figure, file = Figure(figsize=(2, 2)), io.BytesIO()
+    figure.subplots().plot([1, 2], [3, 4])
+    figure.savefig(file, format="png")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def changed(text: str, change) -> str:
+    """Return base64 of changed bytes."""
+    return base64.b64encode(change(base64.b64decode(text))).decode()
+
+
+def sized(width: int, height: int) -> str:
+    """Return a small PNG that claims another size."""
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return changed(PNG, lambda data: data[:8] + chunk(b"IHDR", head) + data[33:])
+
+
+PNG = encoded(noise(20, 10))
+JPEG = encoded(noise(20, 10), "JPEG")
+SECRET = b"<script>alert(1)</script>"
+GOOD = {
+    "figure": drawn(),
+    "palette": encoded(noise(20, 10).quantize(8), transparency=0),
+    "gray": encoded(noise(20, 10).convert("L")),
+    "alpha": encoded(noise(20, 10).convert("RGBA")),
+    "png": PNG,
+    "jpeg": JPEG,
+    "progressive": encoded(noise(200, 100), "JPEG", progressive=True),
+    "gray jpeg": encoded(noise(20, 10).convert("L"), "JPEG"),
+    "CMYK": encoded(noise(20, 10).convert("CMYK"), "JPEG"),
+    "restarts": encoded(noise(200, 100), "JPEG", restart_marker_rows=1),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_real_picture_is_the_same_when_it_is_made_anew(name):
+    ((kind, text),) = picture(GOOD[name]).items()
+    before = Image.open(io.BytesIO(base64.b64decode(GOOD[name])))
+    after = Image.open(io.BytesIO(base64.b64decode(text)))
+    assert kind == f"image/{before.format.lower()}"
+    assert (before.format, before.mode, before.size) == (after.format, after.mode, after.size)
+    np.testing.assert_array_equal(np.asarray(before), np.asarray(after))
+    assert picture(text) == {kind: text}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    {
+        "behind a PNG": changed(PNG, lambda data: data + SECRET),
+        "comment in a PNG": changed(
+            PNG, lambda data: data[:33] + chunk(b"tEXt", b"a\0" + SECRET) + data[33:]
+        ),
+        "profile that unpacks": changed(
+            PNG,
+            lambda data: (
+                data[:33]
+                + chunk(b"iCCP", b"a\0\0" + zlib.compress(SECRET + bytes(10**7)))
+                + data[33:]
+            ),
+        ),
+        "behind a JPEG": changed(JPEG, lambda data: data + SECRET),
+        "comment in a JPEG": encoded(noise(9, 9), "JPEG", comment=SECRET),
+        "profile of a JPEG": encoded(noise(9, 9), "JPEG", icc_profile=SECRET),
+        "text in Exif": encoded(noise(9, 9), "JPEG", exif=b"Exif\0\0" + SECRET),
+    }.items(),
+    ids=lambda value: value if len(value) < 30 else "",
+)
+def test_nothing_hides_in_a_picture(name, text):
+    ((_, kept),) = picture(text).items()
+    data = base64.b64decode(kept)
+    assert SECRET not in data and zlib.compress(SECRET)[:6] not in data
+    Image.open(io.BytesIO(data)).load()
+
+
+def test_a_photo_keeps_its_turn_and_loses_its_place():
+    exif = Image.Exif()
+    exif[0x112], exif[0x10F] = 6, "a maker"
+    exif.get_ifd(0x8825)[1] = "N"  # where it was taken
+    ((_, kept),) = picture(encoded(noise(20, 10), "JPEG", exif=exif)).items()
+    left = Image.open(io.BytesIO(base64.b64decode(kept))).getexif()
+    assert dict(left) == {0x112: 6} and not left.get_ifd(0x8825)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        7,
+        "",
+        "no base64!",
+        "aGVsbG8=",
+        base64.b64encode(b"<svg xmlns='http://www.w3.org/2000/svg'/>").decode(),
+        base64.b64encode(b"GIF89a" + bytes(100)).decode(),
+        base64.b64encode(b"\x89PNG\r\n\x1a\n" + SECRET).decode(),
+        base64.b64encode(b"\xff\xd8\xff" + SECRET).decode(),
+        base64.b64encode(b"\xff\xd8\xff\xd9").decode(),
+        base64.b64encode(b"\xff\xd8" + b"\xff" * 10**6).decode(),
+        changed(PNG, lambda data: data[:-1]),
+        changed(PNG, lambda data: data[: len(data) // 2]),
+        changed(PNG, lambda data: data.replace(b"IDAT", b"IDAX")),
+        changed(PNG, lambda data: data[:8] + data[33:]),
+        changed(PNG, lambda data: data[:33] + data[8:]),
+        changed(PNG, lambda data: data[:33] + chunk(b"IEND", b"")),
+        changed(PNG, lambda data: data[:33] + chunk(b"NEED", b"") + data[33:]),
+        changed(JPEG, lambda data: data[:-2]),
+        changed(JPEG, lambda data: data[: len(data) // 3]),
+        changed(JPEG, lambda data: data.replace(b"\xff\xc0", b"\xff\xc3")),
+        sized(0, 10),
+        sized(10**5, 10**5),
+        sized(20_000, 10),
+        sized(5000, 5000),
+        sized(2**31, 1),
+        changed(
+            JPEG,
+            lambda d: re.sub(rb"(\xff\xc0...)....", lambda m: m[1] + b"\xff" * 4, d, flags=re.S),
+        ),
+        "A" * (MAX_BYTES * 4 // 3 + 4),
+        changed(PNG, lambda data: data[:33] + chunk(b"PLTE", bytes(MAX_BYTES)) + data[33:]),
+    ],
+)
+def test_what_is_no_whole_picture_of_a_usual_size_is_refused(text):
+    assert picture(text) == {}
+
+
+def test_a_jpeg_is_not_drawn_a_thousand_times():
+    data = base64.b64decode(encoded(noise(20, 10), "JPEG", progressive=True))
+    start = data.rindex(b"\xff\xda")
+    many = data[:start] + data[start:-2] * 1000 + data[-2:]
+    assert picture(base64.b64encode(many).decode()) == {}
+
+
+def bytes_on(page: str) -> list[str]:
+    """Return the pictures on a page, in the part that the student wrote."""
+    return re.findall(r'<img [^>]*src="data:image/[a-z]+;base64,([^"]*)"', page)
+
+
+@pytest.mark.parametrize("template", ["feedback", "formgrade"])
+def test_a_pasted_picture_is_on_the_page(template):
+    """As JupyterLab, VS Code and others write it; each has a text for who does not see it."""
+    text = (
+        "My drawing: ![image.png](attachment:image.png), my *proof* "
+        '![a steep line](attachment:my%20photo.jpg "title") ![](<attachment:my photo.jpg>)\n\n'
+        f"![alt text](data:image/png;base64,{GOOD['figure']}) <b>and so on."
+    )
+    attachments = {"image.png": {"image/png": PNG}, "my photo.jpg": {"image/jpeg": JPEG}}
+    page = shown(seen(text, attachments=attachments), template)
+    sources = [picture(text) for text in (PNG, JPEG, JPEG, GOOD["figure"])]
+    assert bytes_on(page) == [text for kinds in sources for text in kinds.values()]
+    alts = re.findall(r'<img [^>]*?alt="([^"]*)"', page)
+    unnamed = "Picture in the answer"
+    assert alts == [unnamed, "a steep line", unnamed, unnamed]
+    assert "My drawing" in page and "<em>proof</em>" in page and "&lt;b&gt;and so on" in page
+
+
+def test_what_is_said_of_a_picture_does_not_count_but_what_it_is():
+    attachments = {"a.svg": {"image/svg+xml": "<svg onload=alert(1)>", "text/html": PNG}}
+    done = found(seen("![a](attachment:a.svg)", attachments=attachments), "explain")
+    assert list(done.attachments.values()) == [picture(PNG)]
+
+
+@pytest.mark.parametrize(
+    "attachments",
+    [
+        {},
+        {"a.png": {"image/png": PNG[:40]}},
+        {"a.png": {"image/svg+xml": "PHN2Zy8+"}},
+        {"a.png": {"image/png": [PNG]}},
+        {"a.png": PNG},
+        {"b.png": {"image/png": PNG}},
+        [PNG],
+        None,
+    ],
+)
+def test_a_picture_that_is_not_shown_is_named(attachments):
+    text = "See ![a](attachment:a.png) here"
+    taken = pictures(
+        {"source": ["See ![a]", "(attachment:a.png) here"], "attachments": attachments}
+    )
+    assert taken == {}
+    done = seen(text, attachments=attachments if isinstance(attachments, dict) else {})
+    assert found(done, "explain").source == f"See {LEFT_OUT} here"
+    assert "attachments" not in found(done, "explain")
+
+
+def test_a_few_pictures_are_shown_of_many_or_large_ones():
+    many = {f"{k}.png": {"image/png": encoded(noise(20 + k, 10))} for k in range(9)}
+    done = found(
+        seen("\n".join(f"![]({'attachment:'}{name})" for name in many), attachments=many), "explain"
+    )
+    assert len(done.attachments) == MAX_PICTURES and done.source.count(LEFT_OUT) == 5
+    large = {f"{k}.png": {"image/png": encoded(noise(1000 - k, 900))} for k in range(4)}
+    done = found(
+        seen("\n".join(f"![](attachment:{name})" for name in large), attachments=large), "explain"
+    )
+    assert len(done.attachments) == 3 and done.source.count(LEFT_OUT) == 1
+    same = {"a.png": {"image/png": PNG}}
+    assert len(pictures({"source": "![](attachment:a.png)" * 10**5, "attachments": same})) == 1
+    assert pictures({"source": "![](data:image/png;base64," * 10**5}) == {}
+    assert (
+        pictures({"source": "![" * 10**6}) == pictures({"source": "![](attachment:" * 10**5}) == {}
+    )
+
+
+def test_a_picture_in_an_added_cell_is_shown():
+    submitted = release(tiny_assignment.source())
+    submitted.cells.append(
+        new_markdown_cell(
+            "![](attachment:a)",
+            attachments=pictures({"source": "![](attachment:a)", "attachments": {"a": {"x": PNG}}}),
+        )
+    )
+    notebook, *_ = prepared(tiny_assignment.source(), submitted)
+    done = closed(notebook, tiny_assignment.source())
+    nbformat.validate(done)
+    assert bytes_on(shown(done)) == list(picture(PNG).values())
+
+
+# ── Pages ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """An empty course with nbgrader's gradebook."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    url = f"sqlite:///{tmp_path / 'gradebook.db'}"
+    with Gradebook(url) as gradebook:
+        gradebook.update_or_create_assignment(TOPIC)
+    resources = {"nbgrader": {"notebook": TOPIC, "assignment": TOPIC, "db_url": url}}
+    SaveCells().preprocess(key(tiny_assignment.source()), resources)
+    return Course(tmp_path, url)
+
+
+class Course:
+    def __init__(self, folder: Path, url: str):
+        self.folder, self.url, self.rows = folder, url, []
+
+    def add(self, student: str, notebook) -> None:
+        """Put a graded notebook in its place, and points into the gradebook."""
+        folder = self.folder / "autograded" / student / TOPIC
+        folder.mkdir(parents=True)
+        text = json.dumps(notebook)  # as it is: nbformat would refuse or take long
+        (folder / f"{TOPIC}.ipynb").write_text(text, encoding="utf-8")
+        (folder / "timestamp.txt").write_text("2026-11-01 10:00:00 UTC")
+        (folder / "submission_secret.txt").write_text(f"secret of {student}")
+        self.rows.append(Row(student, TOPIC))
+        with Gradebook(self.url) as gradebook:
+            gradebook.update_or_create_student(student)
+            gradebook.update_or_create_submission(TOPIC, student)
+            gradebook.find_grade("double_tests", TOPIC, TOPIC, student).auto_score = 40
+            gradebook.db.commit()
+
+    def write(self, limits: PageLimits | None = None) -> dict:
+        return write_feedback(self.folder, self.url, self.rows, limits)
+
+    def path(self, student: str) -> Path:
+        return self.folder / "feedback" / student / TOPIC / f"{TOPIC}.html"
+
+    def page(self, student: str) -> str:
+        return self.path(student).read_text(encoding="utf-8")
+
+
+def whole(page: str) -> bool:
+    """Return whether a page shows the notebook to its last cell."""
+    return "Written response" in page and 'name="explain"' in page and "(Score: 40.0" in page
+
+
+def repeated(piece: str, n: int = 10**6) -> str:
+    return piece * (n // len(piece))
+
+
+TEXTS = {
+    "brackets": repeated("["),
+    "pairs of brackets": repeated("[]"),
+    "nested links": repeated("[[a]("),
+    "nested pictures": repeated("![a](attachment:"),
+    "emphasis": repeated("*a **b "),
+    "emphasis without end": repeated("a*_"),
+    "back-ticks": "".join("`" * k + "a" for k in range(1000)),
+    "tags": repeated("<a "),
+    "smaller": repeated("<"),
+    "comments": repeated("<!--"),
+    "entities": repeated("&#1;"),
+    "dollars": repeated("$a$$"),
+    "LaTeX": repeated("\\begin{a}"),
+    "display": repeated("\\\\[ "),
+    "quotes": repeated("> "),
+    "deep list": "\n".join("  " * k + "- a" for k in range(1000)),
+    "deep quote": repeated("> - 1. "),
+    "table": "|a|b|\n|-|-|\n" + repeated("|1|2|\n"),
+    "wide table": repeated("|a", 10**5) + "|\n" + repeated("|-", 10**5) + "|\n",
+    "headings": repeated("# a\n"),
+    "definitions": repeated("a\n: b\n"),
+    "references": repeated("[a]: b\n"),
+    "addresses": repeated("http://a.b/ "),
+    "data": "![](data:image/png;base64," + repeated("A", 10**7) + ")",
+    "bidi": repeated("\u202ea\u2066"),
+    "marks above": "a" + repeated("\u0301"),
+    "colours": repeated("\x1b[31m\x1b[0m"),
+    "one line": repeated("a"),
+    "lines": repeated("\n"),
+    "spaces": repeated(" "),
+    "slow language": "```perl\n" + repeated("s{"),
+    "slow language in a list": "- ~~~   ruby\n  " + repeated("=begin\n"),
+    "backslashes": repeated("\\"),
+}
+CODES = {
+    "numbers": repeated("1."),
+    "attributes": repeated("a."),
+    "brackets in code": repeated("("),
+    "strings": repeated("'''"),
+    "f-strings": repeated("f'{"),
+    "questions": repeated("a?"),
+    "Perl": "%%perl\n" + repeated("s{"),
+    "Ruby": "\n %%ruby\n" + repeated("=begin\n"),
+    "many lines": repeated("a.\n"),
+    "deep": "\n".join(" " * k + "if a:" for k in range(1000)),
+}
+STREAMS = {
+    "20 MB of colours": "\x1b[31ma\x1b[0m" * (20 * 2**20 // 10),
+    "open colour codes": "\x1b[" * 10**6 + "1;" * 10**6,
+    "open titles": "\x1b]" * 10**6,
+    "20 MB of text": "a" * 20 * 2**20,
+    "progress": "\r" * 10**6,
+}
+
+
+@pytest.mark.timeout(600)
+def test_no_hostile_notebook_costs_another_page(course):
+    """And what `closed` lets through is fast, so that it opens in Formgrader, too."""
+    for name, text in TEXTS.items():
+        course.add(f"text {name}", seen(text))
+    for name, code in CODES.items():
+        course.add(f"code {name}", seen(code=code))
+    for name, text in STREAMS.items():
+        course.add(f"stream {name}", seen(outputs=[new_output("stream", text=text)]))
+    course.add("honest", seen())
+    assert course.write() == {}
+    for row in course.rows:
+        assert whole(course.page(row.student)), row.student
+        assert course.path(row.student).stat().st_size < 2**21
+
+
+def test_limits_of_time_memory_and_size_hold_for_each_page(course):
+    """Here the notebooks come as no `closed` would leave them."""
+    limits = PageLimits(seconds=4, memory_bytes=200 * 2**20, page_bytes=2**21)
+    honest = seen()
+    slow, huge, long, broken = (copy.deepcopy(honest) for _ in range(4))
+    found(slow, "double").source = repeated("a.", 10**6)
+    found(huge, "double").outputs = [new_output("stream", text="<" * 60 * 2**20)]
+    found(long, "double").outputs = [new_output("stream", text="a" * 2**22)]
+    broken.cells[0] = {"cell_type": "markdown", "metadata": {}, "source": 7}
+    for name, notebook in [("a", honest), ("slow", slow), ("huge", huge), ("long", long)]:
+        course.add(name, notebook)
+    course.add("broken", broken)
+    course.add("z", honest)
+    failed = course.write(limits)
+    assert failed == {
+        ("slow", TOPIC): "it takes longer than 4 s",
+        ("huge", TOPIC): "it takes more than 200 MiB of memory",
+        ("long", TOPIC): "it is larger than 2 MiB",
+        ("broken", TOPIC): "its notebook cannot be shown",
+    }
+    assert whole(course.page("a")) and whole(course.page("z"))
+    for (student, _), why in failed.items():
+        page = course.page(student)
+        assert why in page and "<p>Score: 40 / 100</p>" in page
+        assert "<td>double_tests</td><td>40</td><td>40</td>" in page
+    assert not list(course.folder.glob("feedback/*/*/.*"))
+    # What failed is not tried again, unless the limits are others.
+    before = course.path("slow").stat().st_ino
+    assert course.write(limits) == {} and course.path("slow").stat().st_ino == before
+    assert ("long", TOPIC) not in course.write(PageLimits(seconds=3))
+    assert whole(course.page("long"))
+
+
+def test_only_what_has_changed_is_made_again(course):
+    for student in "abcdef":
+        course.add(student, seen())
+    course.write()
+    made = {student: course.path(student).stat().st_ino for student in "abcdef"}
+    with Gradebook(course.url) as gradebook:
+        gradebook.find_grade("explain", TOPIC, TOPIC, "a").manual_score = 12
+        comment = gradebook.find_comment("explain", TOPIC, TOPIC, "b")
+        comment.manual_comment = "Well *said*."
+        gradebook.db.commit()
+    path = course.folder / "autograded" / "c" / TOPIC / f"{TOPIC}.ipynb"
+    path.write_text(json.dumps(seen("Another reason.")), encoding="utf-8")
+    course.path("d").unlink()
+    course.path("e").write_text("half a pa")
+    assert course.write() == {}
+    again = {student: course.path(student).stat().st_ino for student in "abcdef"}
+    assert {student for student in "abcdef" if made[student] != again[student]} == set("abcde")
+    assert "Score: 52.0 / 100.0" in course.page("a")
+    assert "Well <em>said</em>." in course.page("b")
+    assert "Another reason." in course.page("c")
+    assert whole(course.page("d")) and whole(course.page("e"))
+
+
+def test_pages_are_those_that_nbgrader_makes_and_releases(course, tmp_path):
+    """But for the last line, which says what they were made of."""
+    course.add("ada", seen(attachments={}))
+    course.add("grace", seen("![](attachment:a)", attachments={"a": {"image/png": PNG}}))
+    with Gradebook(course.url) as gradebook:
+        gradebook.find_comment("explain", TOPIC, TOPIC, "ada").manual_comment = "**Why?**"
+        gradebook.find_submission(TOPIC, "grace").notebooks[0].late_submission_penalty = 3
+        gradebook.db.commit()
+    course.write()
+    config = Config()
+    config.CourseDirectory.root = str(course.folder)
+    config.CourseDirectory.course_id = "course"
+    config.CourseDirectory.db_url = course.url
+    config.HTMLExporter.sanitize_html = True
+    config.Exchange.root = str(tmp_path / "exchange")
+    (tmp_path / "exchange").mkdir()
+    api = NbGraderAPI(config=config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # nbgrader misspells an argument
+        released = api.release_feedback(TOPIC)
+    assert released["success"], released
+    files = list((tmp_path / "exchange" / "course" / "feedback").iterdir())
+    ours = {student: course.page(student) for student in ("ada", "grace")}
+    assert {path.read_text(encoding="utf-8") for path in files} == set(ours.values())
+    made = api.generate_feedback(TOPIC)
+    assert made["success"], made
+    for student, page in ours.items():
+        page, _, last = page.rstrip("\n").rpartition("\n")
+        assert re.fullmatch(r"<!-- [0-9a-f]{64} -->", last)
+        assert page.strip() == course.page(student).strip()
+
+
+def test_if_the_maker_stops_every_page_says_so_and_is_tried_again(course, monkeypatch):
+    course.add("ada", seen())
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/bin/false")
+        assert set(course.write()) == {("ada", TOPIC)}
+    assert "the program that makes pages has stopped" in course.page("ada")
+    assert course.write() == {}
+    assert whole(course.page("ada"))
+
+
+def test_who_handed_in_nothing_gets_no_page(course):
+    course.rows.append(Row("late", TOPIC))
+    assert course.write() == {}
+    assert not (course.folder / "feedback" / "late").exists()
