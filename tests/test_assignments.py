@@ -1,25 +1,38 @@
 """The assignments and what they import: each accepts its solutions and names typical mistakes.
 
-Every folder of assignments/ is checked; `-k kv_cache` chooses one. The assignments of the classes
-run here without the sandbox, whose own tests are in test_grading.py.
+Every folder of assignments/ is checked; `-k kv_cache` chooses one. Test cells run in the two places
+where they run in a course: in a notebook beside the answer, and before the judge.
 """
 
 import copy
 import functools
 import re
 import runpy
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import execute
 import nbclient
 import nbformat
 import numpy as np
 import pytest
+import sandbox
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.utils import run_sync
-from marking import error, is_explanation, is_test, mark, mistakes, points, release
+from marking import (
+    error,
+    is_explanation,
+    is_solution,
+    is_test,
+    mark,
+    mistakes,
+    points,
+    prepared,
+    release,
+)
 from nbformat.v4 import new_code_cell, new_notebook
 from release import write_releases
 
@@ -231,6 +244,25 @@ def executed() -> Iterator[Callable]:
     run_sync(kernel.shutdown_kernel)(now=True)
 
 
+def judged(source, sources: dict[str, str], student: str = "ada") -> nbformat.NotebookNode:
+    """Return the judged notebook of a submission with these solution cells."""
+    try:
+        sandbox.check()
+    except sandbox.Refused as refused:
+        pytest.skip(str(refused))
+    notebook, *_ = prepared(source, replaced(source, sources))
+    reasons = execute.executed(
+        notebook, source, student, [], sandbox.Limits(), secrets.randbits(64)
+    )
+    assert reasons == []
+    return notebook
+
+
+def stopped(notebook: nbformat.NotebookNode) -> dict[str, str]:
+    """Return {test cell: what stopped it} of a notebook that ran."""
+    return {mark(c)["grade_id"]: error(c) for c in filter(is_test, notebook.cells) if error(c)}
+
+
 def test_a_notebook_sees_no_name_of_the_one_before(executed, tmp_path):
     seen = new_code_cell("seen = [name for name in ('kept', 'np') if name in globals()]\nseen")
     kept = new_code_cell("import numpy as np\nkept = 1")
@@ -348,31 +380,44 @@ def test_make_assignments_writes_releases_and_their_files(tmp_path):
 def test_the_reference_gets_everything_and_parameters_are_personal(topic, executed, tmp_path):
     """The solved source, stripped of its markers as a student's file is, for two students."""
     source = assignment(topic).source
-    full = {mark(cell)["grade_id"]: mark(cell)["points"] for cell in filter(is_test, source.cells)}
     printed = []
     for student in ("ada", "grace"):
         done = executed(source, tmp_path, student)
         assert {cell.id: error(cell) for cell in done.cells if error(cell)} == {}
-        assert points(done) == full
         setup = [cell for cell in done.cells if cell.cell_type == "code"][1]
         printed.append("".join(out.text for out in setup.outputs if out.output_type == "stream"))
     assert printed[0] != printed[1]
 
 
 @pytest.mark.parametrize("topic", ALL)
-def test_an_empty_submission_gets_no_automatic_points(topic, executed, tmp_path):
-    done = executed(release(assignment(topic).source), tmp_path)
-    assert points(done) == dict.fromkeys(points(done), 0)
-    assert len(mistakes(done)) == len(points(done)) > 0
+def test_the_judge_gives_the_reference_everything(topic):
+    source = assignment(topic).source
+    full = {mark(cell)["grade_id"]: mark(cell)["points"] for cell in filter(is_test, source.cells)}
+    done = judged(source, {}, student="grace")
+    assert (points(done), mistakes(done)) == (full, {})
+
+
+@pytest.mark.parametrize("topic", ALL)
+def test_an_empty_submission_fails_every_test_and_earns_nothing(topic, executed, tmp_path):
+    source = assignment(topic).source
+    tests = [mark(cell)["grade_id"] for cell in filter(is_test, source.cells)]
+    assert list(stopped(executed(release(source), tmp_path))) == tests
+    given = {mark(cell)["grade_id"]: cell.source for cell in release(source).cells if mark(cell)}
+    stubs = {
+        mark(c)["grade_id"]: given[mark(c)["grade_id"]] for c in filter(is_solution, source.cells)
+    }
+    done = judged(source, stubs)
+    assert points(done) == dict.fromkeys(tests, 0)
+    assert list(mistakes(done)) == tests
 
 
 @pytest.mark.parametrize(
     ("topic", "name"), [(topic, name) for topic in ALL for name in assignment(topic).wrong]
 )
-def test_a_wrong_submission_gets_part_and_hears_why(topic, name, executed, tmp_path):
+def test_a_wrong_submission_gets_part_and_hears_why(topic, name):
     found = assignment(topic)
     sources, expected, words = found.wrong[name]
-    done = executed(replaced(found.source, sources), tmp_path)
+    done = judged(found.source, sources)
     automatic = sum(mark(cell)["points"] for cell in filter(is_test, found.source.cells))
     assert 0 < expected < automatic
     assert sum(points(done).values()) == expected, mistakes(done)
@@ -400,8 +445,8 @@ def kept_share(weight, n_heads, n_kv_heads):
     ],
 )
 def test_another_right_answer_gets_everything(topic, sources, executed, tmp_path):
-    done = executed(replaced(assignment(topic).source, sources), tmp_path)
-    assert mistakes(done) == {}
+    assert stopped(executed(replaced(assignment(topic).source, sources), tmp_path)) == {}
+    assert mistakes(judged(assignment(topic).source, sources)) == {}
 
 
 def test_the_pool_and_cache_of_paging_run_under_the_engine_of_batching(executed, tmp_path):
