@@ -57,6 +57,17 @@ def chain_rules(target, draft, n):
         75,
         "of a text that its cache holds, only the last token and the guesses are new",
     ),
+    "the likeliest token is guessed, not a drawn one": (
+        {
+            "loop-solution": _LOOP.replace("draw(laws[-1], rng)", "laws[-1].argmax()").replace(
+                "CUT",
+                "for cache in (target_cache, draft_cache):\n"
+                "            cache.truncate(min(cache.length, len(ids) - 1))",
+            )
+        },
+        75,
+        "the text does not follow the target's law",
+    ),
     "the library's loop, on models in disguise": (
         {
             "loop-solution": """
