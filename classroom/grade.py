@@ -43,7 +43,7 @@ from attempts import (
 )
 from course import ID_RULE, Course, CourseError, is_student_id, read_course
 from execute import executed
-from feedback import as_text, closed
+from feedback import as_text, closed, write_feedback
 from gradebook import Gradebook, Standing
 from marking import (
     is_explanation,
@@ -56,7 +56,6 @@ from marking import (
     release,
 )
 from nbformat.v4 import new_markdown_cell
-from nbgrader.apps import NbGraderAPI
 from report import GRADES_HEAD, Row, grades_line, table, whole_class, write_report
 from review import Review, Undecided, reviews
 from sandbox import Limits, Refused, check, readable
@@ -71,7 +70,6 @@ from submitted import (
     shown,
 )
 from tqdm import tqdm
-from traitlets.config import Config
 
 ROOT = Path(__file__).parents[1]
 MAX_SAID = 20  # reasons on one page
@@ -417,6 +415,13 @@ class Class:
         """The rows of the report."""
         return [work.row for work in self.work.values()] + self.others
 
+    def feedback(self) -> None:
+        """Make the feedback pages of what has changed; the row of one that failed says so."""
+        pages = write_feedback(self.course, self.gradebook.url, [r for r in self.rows if r.maximum])
+        for work in self.work.values():
+            if why := pages.get((work.student, work.task.topic)):
+                work.row.notes.append(f"the feedback page shows only the points: {why}")
+
     def report(self, at_once: bool = True) -> None:
         """Write the report; grades.csv alone if the rest is only seconds old."""
         folder = self.course / "report"
@@ -452,22 +457,6 @@ def on_top(row: Row, review: Review | None) -> str:
             "above."
         )
     return as_text("\n\n".join(said))
-
-
-def feedback(course: Path, topics: set[str]) -> None:
-    """Let nbgrader write a page for each student, of the notebooks that hold no hidden test."""
-    config = Config()
-    config.CourseDirectory.root = str(course)
-    config.CourseDirectory.db_url = f"sqlite:///{course / 'gradebook.db'}"
-    config.HTMLExporter.sanitize_html = True
-    api = NbGraderAPI(config=config)
-    for topic in sorted(topics):
-        if any(course.glob(f"autograded/*/{topic}/{topic}.ipynb")):
-            result = api.generate_feedback(topic)
-            if not result["success"]:
-                print(
-                    f"First Token: feedback for {topic} failed: {result['error']}", file=sys.stderr
-                )
 
 
 @contextlib.contextmanager
@@ -550,7 +539,7 @@ def grade(
         for work in run.work.values():
             run.settle(work)
         if not stop.is_set():
-            feedback(course, {row.topic for row in run.rows if row.maximum})
+            run.feedback()
         run.report()
     return run.rows
 

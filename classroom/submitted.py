@@ -16,6 +16,7 @@ import nbformat
 from marking import mark, same
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
 from nbgrader.utils import parse_utc
+from pictures import pictures
 
 MAX_FILE = 20 * 2**20  # bytes of a submitted notebook
 MAX_CELLS = 1000
@@ -122,13 +123,16 @@ def handed_in(folder: Path, topic: str) -> HandIn:
 
 
 def taken(cell: dict) -> nbformat.NotebookNode:
-    """Return a cell made anew of what grading reads, its text and its mark."""
+    """Return a cell made anew of what grading reads: its text, its mark, the pictures it shows."""
     source = cell["source"]
     marked = cell["metadata"].get("nbgrader")
     grade_id = marked.get("grade_id") if isinstance(marked, dict) else None
     found = {"nbgrader": {"grade_id": grade_id}} if isinstance(grade_id, str) else {}
     text = "".join(source) if isinstance(source, list) else source
-    return MAKE[cell["cell_type"]](text, metadata=nbformat.from_dict(found))
+    made = MAKE[cell["cell_type"]](text, metadata=nbformat.from_dict(found))
+    if cell["cell_type"] == "markdown" and (attached := pictures(cell)):
+        made["attachments"] = nbformat.from_dict(attached)
+    return made
 
 
 def parsed(data: bytes) -> nbformat.NotebookNode:

@@ -79,7 +79,7 @@ def classroom(monkeypatch, tmp_path):
     monkeypatch.setattr(grade, "check", lambda: None)
     monkeypatch.setattr(grade, "readable", lambda: [])
     monkeypatch.setattr(grade, "executed", watched)
-    monkeypatch.setattr(grade, "feedback", lambda *_: None)
+    monkeypatch.setattr(grade, "write_feedback", lambda *_: {})
     monkeypatch.setattr("nbgrader.api.get_alembic_version", alembic_version)
     teach(tmp_path, tiny_assignment.source())
     return Classroom(tmp_path, runs)
@@ -293,6 +293,43 @@ def test_a_seed_repeats_a_grading(classroom, monkeypatch):
     assert classroom.grade(again=[""])["ada"].seed != row.seed
     assert classroom.grade(again=[""], seed=int(row.seed))["ada"].seed == row.seed
     assert seeds[0] == seeds[2] != seeds[1]
+
+
+def test_pages_are_made_of_what_was_graded(classroom, monkeypatch):
+    """One that could not be made is a note, and the report is there all the same."""
+    classroom.hand_in("ada", GOOD)
+    classroom.hand_in("bob", GOOD)
+    (classroom.course / "submitted" / "eve").mkdir()
+    asked = []
+
+    def pages(course, url, rows):
+        asked.append([row.student for row in rows])
+        return {("bob", TOPIC): "it takes more than 20 s"}
+
+    monkeypatch.setattr(grade, "write_feedback", pages)
+    rows = classroom.grade()
+    assert asked == [["ada", "bob"]]
+    assert rows["bob"].score == 85
+    said = "the feedback page shows only the points: it takes more than 20 s"
+    assert said in classroom.table()[1]["reason"]
+
+
+PIXEL = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
+    "+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+def test_a_picture_in_an_explanation_is_kept(classroom):
+    classroom.hand_in("ada", GOOD | {"explain": "See ![it](attachment:a.png)"})
+    path = classroom.course / "submitted" / "ada" / TOPIC / f"{TOPIC}.ipynb"
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    notebook["cells"][-1]["attachments"] = {"a.png": {"image/png": PIXEL}}
+    path.write_text(json.dumps(notebook), encoding="utf-8")
+    classroom.grade()
+    shown = json.loads(classroom.autograded("ada"))["cells"][-1]
+    ((name, kinds),) = shown["attachments"].items()
+    assert list(kinds) == ["image/png"] and f"(attachment:{name})" in "".join(shown["source"])
 
 
 # ------------------------------------------------------------------------------------- persons
@@ -581,7 +618,7 @@ import time
 import grade, nbgrader.api, test_class
 grade.check = lambda: None
 grade.readable = lambda: []
-grade.feedback = lambda *_: None
+grade.write_feedback = lambda *_: dict()
 """
 
 
