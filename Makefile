@@ -1,7 +1,7 @@
 # First Token. `make` alone lists what there is to do.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help lab chapter test test-hub root book serve assignments collect grade review bench check clean
+.PHONY: help lab chapter test test-hub root book serve assignments collect grade review similarity bench check clean
 
 PORT ?= 8000
 CHAPTER ?=
@@ -99,6 +99,10 @@ review: .venv/classroom ## decide on work that needs review (COURSE= STUDENT= TO
 	|| $(call fail,say which and what: make review COURSE=~/course STUDENT=ada TOPIC=kv_cache ACCEPT=\"read it\". Or REFUSE=\"copied\" or UNDO=1)
 	@$(PY) classroom/review.py "$$COURSE" "$$STUDENT" "$$TOPIC" $(ATTEMPT:%=--attempt %) \
 		$(if $(UNDO),--undo,$(if $(REFUSE),--refuse "$$REFUSE",--accept "$$ACCEPT"))
+
+similarity: .venv/classroom ## show similar code of different students (COURSE=~/course)
+	@[ -n "$(COURSE)" ] || $(call fail,name the folder of the course: make similarity COURSE=~/course)
+	@$(PY) classroom/similarity.py "$(COURSE)"
 
 bench: .venv/test ## compare speed with other programs (minutes; wants a quiet machine)
 	@for program in benchmarks/*.py; do echo "Running $$program."; $(PY) $$program || exit 1; done
