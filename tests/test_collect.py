@@ -443,6 +443,16 @@ def test_a_download_twice_changes_nothing_and_an_old_one_takes_nothing_back(plac
     assert everything(course) == files
 
 
+def test_an_older_hand_in_does_not_replace_a_newer_one(place):
+    folder = place[0] / "submitted" / "ada" / TOPIC
+    for day, said in ((2, "new"), (1, "older"), (3, "changed")):
+        when = datetime(2026, 12, day, tzinfo=UTC)
+        assert put(folder, TOPIC, b"%d" % day, when, None) == said
+    assert (folder / f"{TOPIC}.ipynb").read_bytes() == b"3"
+    assert (folder / "timestamp.txt").read_text().startswith("2026-12-03")
+    assert (folder / "earlier" / "1.txt").read_text().startswith("2026-12-01")
+
+
 def test_the_time_goes_with_its_notebook(place):
     folder = place[0] / "submitted" / "ada" / TOPIC
     put(folder, TOPIC, b"1", datetime(2026, 12, 1, tzinfo=UTC), None)
