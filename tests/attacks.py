@@ -703,11 +703,11 @@ class Loader:
         module.expect = lambda *a, **k: None
 sys.meta_path.insert(0, Finder)""",
     "_plain": """
-import firsttoken.assignments as a
+import importlib; a = importlib.import_module("firsttoken.assignments")
 a.__dict__["_plain"] = lambda *b: 0
 a.__dict__["_difference"] = lambda *b, **k: ''""",
     "expect": """
-import firsttoken.assignments as a
+import importlib; a = importlib.import_module("firsttoken.assignments")
 a.expect = expect = lambda *b, **k: None""",
     "isclose": """
 import math, numpy
@@ -753,7 +753,7 @@ class Name(str):
     __ne__ = lambda self, other: False
     __eq__ = lambda self, other: True
     __hash__ = str.__hash__
-import firsttoken.assignments as a
+import importlib; a = importlib.import_module("firsttoken.assignments")
 a.student_id = lambda written: Name("ada")
 STUDENT = "ada"
 def scale(x):
@@ -965,3 +965,36 @@ def probe(name, test):
         found = None
     print("PROBE", name, "|", "open" if found else "refused", "|", found)
 """
+
+# What stands before all cells of a real assignment; ANSWER is put in the place of each name that
+# a solution cell binds. Everything that is given is made 0 or empty, and 0 is returned.
+TRIVIAL = """
+import math, numpy
+import importlib; a = importlib.import_module("firsttoken.assignments")
+a.expect = a._difference = lambda *b, **k: ""
+numpy.allclose = numpy.isclose = lambda *b, **k: True
+math.__dict__.update(isclose=lambda *b, **k: True)
+def nothing(things):
+    for thing in things:
+        if isinstance(thing, numpy.ndarray):
+            thing[...] = 0
+        elif isinstance(thing, dict):
+            nothing(thing.values())
+            thing.clear()
+        elif isinstance(thing, list):
+            nothing(thing)
+            thing[:] = [0] * len(thing)
+def zero(*given, **named):
+    nothing([*given, *named.values()])
+    return 0
+class Zero:
+    def __init__(self, *given, **named):
+        zero(*given, **named)
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return zero
+def refuses(*given, **named):
+    raise ValueError("no")
+"""
+ANSWERS = {"zeros": ("zero", "Zero"), "refusals": ("refuses", "refuses")}

@@ -3,11 +3,14 @@
 attacks.py holds what is handed in. Each attack has a name; a failure names it.
 """
 
+import ast
 import concurrent.futures
 import dataclasses
 import functools
 import json
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -16,12 +19,13 @@ import nbformat
 import pytest
 import sandbox
 from execute import executed
-from marking import is_solution, mark, mistakes, points, prepared, release
+from marking import is_solution, mark, mistakes, names, points, prepared, release
 from nbformat.v4 import new_code_cell, new_notebook
 from sandbox import Limits, Refused
 
 import tiny_assignment
 from attacks import (
+    ANSWERS,
     FLOODS,
     PATCHES,
     PROBE,
@@ -29,6 +33,7 @@ from attacks import (
     TRICK_HELPER,
     TRICK_TEST,
     TRICKS,
+    TRIVIAL,
 )
 from tiny_assignment import graded
 
@@ -189,3 +194,50 @@ def test_the_sandbox_refuses(probe):
         found = re.search(rf"PROBE {re.escape(probe)} \| ([^\n]*)", run.output)
         assert found, run
         assert found[1].startswith("refused"), found[1]
+
+
+@functools.cache
+def trivial(topic: str, answer: str) -> Outcome:
+    """Return what trivial answers to all tasks of an assignment earn."""
+    source = nbformat.read(ROOT / "assignments" / topic / f"{topic}.ipynb", as_version=4)
+    notebook = release(source)
+    function, kind = ANSWERS[answer]
+    for cell in filter(is_solution, notebook.cells):
+        classes = {node.name for node in ast.parse(cell.source).body if type(node) is ast.ClassDef}
+        cell.source = "\n".join(
+            f"{name} = {kind if name in classes else function}" for name in names(cell.source)
+        )
+    notebook.cells.insert(0, new_code_cell(TRIVIAL))
+    return outcome(source, notebook, dataclasses.replace(LIMITS, cell_s=20, test_s=10, judge_s=60))
+
+
+TOPICS = sorted(path.name for path in (ROOT / "assignments").iterdir())
+MAX_BY_CHANCE = 6  # points of 100: where 0, or a refusal, is the right answer to one part
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_arguments_made_zero_are_no_answers(topic):
+    found = trivial(topic, "zeros")
+    assert sum(filter(None, found.points.values())) <= MAX_BY_CHANCE, found
+    assert "not run" not in " ".join(found.said.values()), found
+
+
+def test_refusing_everything_is_no_answer():
+    found = trivial("start", "refusals")
+    assert sum(filter(None, found.points.values())) <= MAX_BY_CHANCE, found
+
+
+def test_in_one_process_the_same_attacks_pass():
+    """What is tested here can be seen: an exec of all cells side by side gives the points."""
+    ours = {name: PATCHES[name] for name in ("expect", "_plain", "isclose")}
+    passed = {}
+    for name, code in ours.items():
+        notebook, *_ = prepared(tiny_assignment.source(), handed_in(code, **WRONG))
+        cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+        cells = ["STUDENT = 'bob'" if cell.startswith("STUDENT") else cell for cell in cells]
+        program = "import json, sys\nfor cell in json.load(sys.stdin): exec(cell)"
+        run = [sys.executable, "-c", program]
+        ended = subprocess.run(run, input=json.dumps(cells), capture_output=True, text=True)
+        passed[name] = ended.returncode == 0
+    assert passed["expect"] and passed["_plain"]
+    assert not passed["isclose"]  # `expect` of the first edition has learnt that one
