@@ -1,7 +1,7 @@
 # First Token. `make` alone lists what there is to do.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help lab chapter test test-hub root book serve assignments collect grade review similarity bench check clean
+.PHONY: help lab chapter test test-hub root book serve assignments example collect grade review similarity bench check clean
 
 PORT ?= 8000
 CHAPTER ?=
@@ -82,6 +82,10 @@ serve: .venv/book ## build the site and serve it (PORT=8000)
 
 assignments: .venv/classroom ## write the assignments for students into _build/assignments
 	@$(PY) classroom/release.py _build/assignments
+
+example: .venv/classroom ## write a class of four to try grading with (COURSE=~/example)
+	@[ -n "$$COURSE" ] || $(call fail,name a new folder: make example COURSE=~/example)
+	@$(PY) classroom/example.py "$$COURSE"
 
 collect: .venv/classroom ## take in a download of Moodle's or Canvas's (COURSE=~/course FILES=x.zip)
 	@[ -n "$$COURSE" ] && [ -n "$$FILES" ] \

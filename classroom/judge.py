@@ -23,6 +23,7 @@ from wire import Peer, Unanswered
 from firsttoken import assignments
 
 GRACE_S = 2  # for a call that was stopped to say so
+MAX_LATE = 3  # calls without an answer, until nothing more is asked
 FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 UNPRINTED = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
@@ -117,6 +118,7 @@ class Judge:
         self.kept: list = []  # what the setup bound: while it lives, its id is nobody else's
         self.used = set().union(*map(used, self.job["cells"]))
         self.answer: Answer | None = None
+        self.n_late = 0
         self.testing = False
         signal.signal(signal.SIGALRM, self.ring)
 
@@ -193,6 +195,8 @@ class Judge:
         answer.end = time.monotonic() + self.job["test_s"]
         self.answer = answer
         parts, lost, unknown = [], "", ""
+        if self.n_late >= MAX_LATE:
+            unknown = f"not asked: {MAX_LATE} calls of your code before it took too long"
         # Again and again: what the test runs may swallow one.
         signal.setitimer(signal.ITIMER_REAL, self.job["test_s"] + GRACE_S, 1)
         self.forget()
@@ -203,9 +207,11 @@ class Judge:
                     self.part(part["source"], cell["name"], is_first=number == 0)
                 except Late as late:
                     said, known = f"a call of your code {late}", False
+                    self.n_late += 1
                 except Unanswered as gone:
                     said, known = f"your code {gone}", False
                     unknown = said
+                    self.n_late += 1
                 except MemoryError as error:
                     said, known = f"MemoryError: {error}", False
                 except BaseException as error:

@@ -52,11 +52,11 @@ lock = threading.Lock()
 class Limits:
     """What one submission may use."""
 
-    cell_s: float = 30  # of the student's cells, each
-    notebook_s: float = 120  # all of them together
+    cell_s: float = 20  # of the student's cells, each
+    notebook_s: float = 90  # all of them together
     call_s: float = 10  # one call by the judge
-    test_s: float = 30  # one test cell
-    judge_s: float = 120  # all test cells together
+    test_s: float = 60  # one test cell
+    judge_s: float = 180  # all test cells together
     memory_bytes: int = 4 * 2**30
     processes: int = 128  # threads count, too
     file_bytes: int = 64 * 2**20

@@ -327,7 +327,7 @@ class Peer:
     def lost(self, error: OSError) -> Unanswered:
         if isinstance(error, TimeoutError):
             return Unanswered("gave no answer in time")
-        return Unanswered("its process has ended")
+        return Unanswered("has ended its process")
 
     def bytes(self, n: int) -> bytes:
         while len(self.buffer) < n:
@@ -340,7 +340,7 @@ class Peer:
             finally:
                 self.waiting = False
             if not piece:
-                raise Unanswered("its process has ended")
+                raise Unanswered("has ended its process")
             self.buffer += piece
         data = bytes(self.buffer[:n])
         del self.buffer[:n]

@@ -327,8 +327,8 @@ LOOPS = "def one(x):\n    while True: pass"
             "        except BaseException:\n            time.sleep(9)",
             "your code gave no answer in time",
         ),
-        ("import os\ndef one(x):\n    os._exit(0)", "your code its process has ended"),
-        ("import ctypes\ndef one(x):\n    ctypes.string_at(0)", "your code its process has ended"),
+        ("import os\ndef one(x):\n    os._exit(0)", "your code has ended its process"),
+        ("import ctypes\ndef one(x):\n    ctypes.string_at(0)", "your code has ended its process"),
     ],
 )
 def test_what_gives_no_answer_is_never_a_silent_zero(given, said):
@@ -349,6 +349,16 @@ def test_a_call_that_takes_too_long_costs_only_its_part():
     slow = "def one(x):\n    while x == 0: pass\n    return x + 1"
     notebook, _ = judged(source, solved(source, one=slow))
     assert [part["earned"] for part in notebook.cells[-1].metadata["parts"]] == [3, None, 2.5]
+
+
+def test_after_three_calls_without_an_answer_nothing_is_asked():
+    """What sleeps in every test keeps the class waiting three times, not for each part."""
+    parts = "\n".join(f'### 1 points: {k}\nexpect("one", one({k}), {k} + 1)' for k in range(9))
+    source = assignment(ONE, ("test", "tests", parts, 9), ("test", "more", parts, 9))
+    slow = "import time\ndef one(x):\n    time.sleep(99 * (x > 5))\n    return x + 1"
+    notebook, reasons = judged(source, solved(source, one=slow))
+    assert points(notebook) == {"tests": None, "more": None}
+    assert reasons[1] == "more: not asked: 3 calls of your code before it took too long"
 
 
 def test_tests_before_a_crash_are_judged():

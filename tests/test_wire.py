@@ -272,7 +272,7 @@ def test_errors_cross_by_name(ends):
         raise {"full": Full("no room"), "key": KeyError("a"), "odd": Strange("what")}[error]
 
     remote = there(near, far, fail)
-    with pytest.raises(ValueError, match="Full: no room"):
+    with pytest.raises(ValueError, match="^no room$"):
         remote("full")
     with pytest.raises(KeyError) as caught:
         remote("key")
@@ -416,7 +416,7 @@ def test_a_message_that_is_too_long_is_not_read():
     with pytest.raises(Unanswered, match="sent more than"):
         Open(ours).receive()
     theirs.close()
-    with pytest.raises(Unanswered, match="its process has ended"):
+    with pytest.raises(Unanswered, match="has ended its process"):
         Open(ours).receive()
     ours.close()
 
