@@ -272,13 +272,13 @@ def test_errors_cross_by_name(ends):
         raise {"full": Full("no room"), "key": KeyError("a"), "odd": Strange("what")}[error]
 
     remote = there(near, far, fail)
-    with pytest.raises(ValueError, match="^no room$") as caught:
+    with pytest.raises(ValueError, match=r"^no room$") as caught:
         remote("full")
     assert type(caught.value).__name__ == "Full"
     with pytest.raises(KeyError) as caught:
         remote("key")
     assert caught.value.args == ("a",)
-    with pytest.raises(Exception, match="^what$") as caught:
+    with pytest.raises(Exception, match=r"^what$") as caught:
         remote("odd")
     assert type(caught.value).__name__ == "Strange"
 
