@@ -127,16 +127,36 @@ def filter_file() -> int:
         return os.dup(file.fileno())
 
 
+def environment(given: dict[str, str]) -> dict[str, str]:
+    """Return the variables of a program in the sandbox, and no others.
+
+    They do not stand on bubblewrap's command line, which every account can read.
+    """
+    values = {
+        "HOME": HOME,
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": 1,
+        "OPENBLAS_NUM_THREADS": 1,
+        "MKL_NUM_THREADS": 1,
+        "HF_HUB_OFFLINE": 1,
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+        "PYTHONPATH": ROOT / "lib",
+        "PYTHONDONTWRITEBYTECODE": 1,
+    } | given
+    return {name: str(value) for name, value in values.items()}
+
+
 def command(
     program: list[str],
-    given: dict[str, str],
     limits: Limits,
     files: list[Path],
     uid: int | None,
     seccomp: int,
 ) -> list[str]:
     """Return the command that runs a program in the sandbox."""
-    bwrap = ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
+    found = shutil.which("bwrap", path=f"{os.environ.get('PATH', '')}:/usr/bin:/bin")
+    bwrap = [found or "bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     bwrap += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1"]
     bwrap += ["--hostname", "sandbox", "--cap-drop", "ALL", "--seccomp", str(seccomp)]
     if uid is None:
@@ -166,21 +186,6 @@ def command(
     for path in Path(matplotlib.get_cachedir()).glob("fontlist-*.json"):
         bwrap += ["--ro-bind", str(path), f"{HOME}/.cache/matplotlib/{path.name}"]
     bwrap += ["--remount-ro", "/dev", "--remount-ro", "/"]
-    values = {
-        "HOME": HOME,
-        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-        "LANG": "C.UTF-8",
-        "OMP_NUM_THREADS": 1,
-        "OPENBLAS_NUM_THREADS": 1,
-        "MKL_NUM_THREADS": 1,
-        "HF_HUB_OFFLINE": 1,
-        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-        "PYTHONPATH": ROOT / "lib",
-        "PYTHONDONTWRITEBYTECODE": 1,
-    } | given
-    bwrap += ["--clearenv"]
-    for name, value in values.items():
-        bwrap += ["--setenv", name, str(value)]
     bwrap += ["--chdir", HOME, "--"]
     if uid is not None:
         bwrap += ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
@@ -221,7 +226,7 @@ class Sandbox:
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115
         seccomp = filter_file()
         handed = [wire.fileno() for wire in wires]
-        line = command([program, *map(str, handed)], values, limits, files, self.uid, seccomp)
+        line = command([program, *map(str, handed)], limits, files, self.uid, seccomp)
         try:
             self.process = subprocess.Popen(
                 line,
@@ -230,7 +235,7 @@ class Sandbox:
                 stdout=subprocess.DEVNULL,
                 stderr=self.errors,
                 start_new_session=True,
-                env={"PATH": f"{os.environ.get('PATH', '')}:/usr/bin:/usr/sbin:/bin:/sbin"},
+                env=environment(values),
             )
         finally:
             os.close(seccomp)

@@ -8,7 +8,10 @@ import concurrent.futures
 import dataclasses
 import functools
 import json
+import os
 import re
+import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -22,6 +25,7 @@ from execute import executed
 from marking import is_solution, mark, mistakes, names, points, prepared, release
 from nbformat.v4 import new_code_cell, new_notebook
 from sandbox import Limits, Refused
+from wire import Plain
 
 import tiny_assignment
 from attacks import (
@@ -241,3 +245,71 @@ def test_in_one_process_the_same_attacks_pass():
         passed[name] = ended.returncode == 0
     assert passed["expect"] and passed["_plain"]
     assert not passed["isclose"]  # `expect` of the first edition has learnt that one
+
+
+SPY = """
+import ctypes, json, os, sys
+found, libc = [], ctypes.CDLL(None, use_errno=True)
+def tries(what, do):
+    try:
+        result = do()
+    except (OSError, ValueError):
+        return
+    if result != -1:
+        found.append(what)
+for pid in json.loads(sys.argv[1]):
+    for name in ("root", "cwd", "fd", "map_files", "ns"):
+        tries(f"{name} of {pid}", lambda: os.listdir(f"/proc/{pid}/{name}"))
+    for name in ("mem", "environ", "maps", "stack", "syscall", "exe"):
+        tries(f"{name} of {pid}", lambda: open(f"/proc/{pid}/{name}", "rb").read(1))
+    tries(f"signal to {pid}", lambda: os.kill(pid, 0))
+    tries(f"trace of {pid}", lambda: libc.ptrace(16, pid, 0, 0))
+    tries(f"namespace of {pid}", lambda: os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY))
+    said = open(f"/proc/{pid}/cmdline", "rb").read()
+    if b"a-secret-name" in said or b"SEED" in said:
+        found.append(f"the student and the seed, on the command line of {pid}")
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture
+def account():
+    """Make an account of this machine for a while."""
+    python = "/usr/bin/python3"
+    if os.geteuid() != 0 or not shutil.which("useradd") or not os.path.exists(python):
+        pytest.skip("only root makes accounts")
+    name = f"ft-spy-{os.getpid()}"
+    subprocess.run(["useradd", "--no-create-home", "--shell", "/bin/sh", name], check=True)
+    try:
+        yield name
+    finally:
+        subprocess.run(["userdel", name], check=True)
+
+
+def test_another_account_meets_a_closed_door(account):
+    """It can neither look into a sandbox that runs, nor signal or trace what is in it."""
+    limits = dataclasses.replace(LIMITS, cell_s=10)
+    ends = [socket.socketpair() for _ in range(2)]
+    run = sandbox.Sandbox(
+        "kernel.py",
+        [theirs for _, theirs in ends],
+        {"FIRSTTOKEN_STUDENT": "a-secret-name", "FIRSTTOKEN_SEED": "7"},
+        limits,
+        [],
+    )
+    try:
+        wire = Plain(ends[0][0])
+        wire.deadline = time.monotonic() + sandbox.START_S
+        wire.send("job", {"limits": sandbox.resource_limits(limits), "call_s": 1, "allowed": []})
+        assert wire.receive()[0] == "ready"
+        pids = [run.process.pid, *(process.pid for process in run.family())]
+        assert len(pids) >= 3
+        spy = ["setpriv", "--reuid", account, "--regid", account, "--clear-groups"]
+        spy += ["/usr/bin/python3", "-c", SPY, json.dumps(pids)]
+        ended = subprocess.run(spy, capture_output=True, text=True)
+        assert json.loads(ended.stdout) == [], ended
+    finally:
+        run.close()
+        for pair in ends:
+            for end in pair:
+                end.close()
