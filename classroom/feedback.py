@@ -368,8 +368,10 @@ def write_feedback(
     command = [sys.executable, __file__, json.dumps(dataclasses.asdict(limits))]
     waiting = dict(enumerate(todo))
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as maker:
-        maker.stdin.write("".join(json.dumps(page) + "\n" for page in todo).encode())
-        maker.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it may have ended already
+            maker.stdin.write("".join(json.dumps(page) + "\n" for page in todo).encode())
+        with contextlib.suppress(BrokenPipeError):
+            maker.stdin.close()
         for line in maker.stdout:
             number, why = json.loads(line)
             page = waiting.pop(number)

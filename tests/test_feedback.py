@@ -640,6 +640,9 @@ def test_only_what_has_changed_is_made_again(course):
     assert whole(course.page("d")) and whole(course.page("e"))
 
 
+# nbgrader leaves files open when it releases feedback.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_pages_are_those_that_nbgrader_makes_and_releases(course, tmp_path):
     """But for the last line, which says what they were made of."""
     course.add("ada", seen(attachments={}))
