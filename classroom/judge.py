@@ -119,6 +119,7 @@ class Judge:
         self.used = set().union(*map(used, self.job["cells"]))
         self.answer: Answer | None = None
         self.n_late = 0
+        self.fresh: list[np.random.Generator] = []
         self.testing = False
         signal.signal(signal.SIGALRM, self.ring)
 
@@ -159,15 +160,21 @@ class Judge:
 
     def execute(self, source: str, name: str) -> None:
         exec(compile(source, f"<{name}>", "exec"), self.namespace)
-        # Here these two have work to do.
-        for word, function in (("shared", self.shared), ("closed", self.closed)):
+        # Here these have more to do than in a notebook.
+        for word in ("shared", "closed", "fresh_rng"):
             if self.namespace.get(word) is getattr(assignments, word):
-                self.namespace[word] = function
+                self.namespace[word] = getattr(self, word)
 
     def shared(self, value: Any) -> Any:
         """As assignments.shared: what the answer writes into `value` comes back."""
         self.answer.share(value)
         return value
+
+    def fresh_rng(self) -> np.random.Generator:
+        """As assignments.fresh_rng: other inputs in each test, and no answer gets the generator."""
+        seed = int(os.environ.get("FIRSTTOKEN_SEED", 0))
+        self.fresh.append(np.random.default_rng([seed, len(self.fresh)]))
+        return self.fresh[-1]
 
     def closed(self, *names: str) -> None:
         """As assignments.closed: these names refuse to run in the answer's process."""
@@ -193,6 +200,7 @@ class Judge:
         """Return the verdict on a test cell: what each part earned, and why not more."""
         answer = Answer(self.tests[cell["number"]], self.namespace, self.twins, self.job["call_s"])
         answer.end = time.monotonic() + self.job["test_s"]
+        answer.kept_back = self.fresh
         self.answer = answer
         parts, lost, unknown = [], "", ""
         if self.n_late >= MAX_LATE:

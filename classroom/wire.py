@@ -137,6 +137,7 @@ class Peer:
         self.twins: dict = {}  # at one end {id: name}, at the other {name: object}
         self.shares: dict[int, list] = {}  # number: [object, checksum of what both sides know]
         self.generators: dict[int, np.random.Generator] = {}
+        self.kept_back: list[np.random.Generator] = []  # the other side must not get these
 
     # What may cross, and what may be asked; the two ends differ.
 
@@ -191,6 +192,11 @@ class Peer:
         if record(kind):
             fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(kind) if f.init}
             return sent(RECORD, [kind.__module__, kind.__qualname__, fields])
+        if any(value is generator for generator in self.kept_back):
+            raise TypeError(
+                "with the generator of hidden inputs an answer would know those to come: hand over "
+                "np.random.default_rng(rng.integers(2**32))"
+            )
         if kind is np.random.Generator and type(value.bit_generator) is np.random.PCG64:
             number = id(value)
             state = None if number in self.generators else value.bit_generator.state

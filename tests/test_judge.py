@@ -314,6 +314,21 @@ assert one(x) == x, f"drawn {x}"
     assert said[0] != said[1] and said[0] == said[2]
 
 
+def test_each_test_draws_other_inputs_and_keeps_its_generator():
+    draw = "x = int(fresh_rng().integers(10**9))\nassert one(x) == x, f'drawn {x}'"
+    hand = "one(fresh_rng())"
+    source = assignment(
+        ONE,
+        ("test", "tests", draw, 5),
+        ("test", "again", draw, 5),
+        ("test", "handed", hand, 5),
+        setup=SHARED,
+    )
+    said = mistakes(judged(source)[0])
+    assert said["tests"] != said["again"]
+    assert "with the generator of hidden inputs an answer would know" in said["handed"]
+
+
 LOOPS = "def one(x):\n    while True: pass"
 
 
