@@ -76,6 +76,7 @@ MAX_SAID = 20  # reasons on one page
 MAX_REASON = 500  # characters of one of them: 10,000 brackets take a page's maker a second
 REPORT_S = 3  # so often report.html is written while the class is graded
 POLL_S = 0.2
+MEMORY_EACH = 2 * 2**30  # bytes of the machine's memory for each submission that runs
 
 
 @dataclass(frozen=True)
@@ -477,6 +478,12 @@ def end_children() -> None:
             process.kill()
 
 
+def side_by_side() -> int:
+    """Return how many submissions run at once: more than cores, since some only sleep."""
+    memory = psutil.virtual_memory().total // MEMORY_EACH
+    return max(1, min(2 * len(os.sched_getaffinity(0)), memory))
+
+
 def run_all(run: Class, todo: list[tuple[Work, Attempt | None]], jobs: int, stop: Event) -> None:
     """Grade side by side what is to do; all that is written is written by this thread."""
     terminal = sys.stderr.isatty()
@@ -533,7 +540,7 @@ def grade(
         for work in run.work.values():
             run.settle(work)
         run.report()
-        run_all(run, todo, jobs or len(os.sched_getaffinity(0)), stop)
+        run_all(run, todo, jobs or side_by_side(), stop)
         # A person may have given points in Formgrader meanwhile.
         run.standings = gradebook.standings()
         for work in run.work.values():
@@ -557,7 +564,9 @@ def main() -> None:
         metavar="STUDENT[/TOPIC]",
         help="grade also what has not changed: all, or only what is named",
     )
-    parser.add_argument("--jobs", type=int, help="submissions side by side; default: all cores")
+    parser.add_argument(
+        "--jobs", type=int, help="submissions side by side; default: two for each core"
+    )
     parser.add_argument("--seed", type=int, help="of the hidden inputs, to repeat a grading")
     options = parser.parse_args()
     if options.jobs is not None and options.jobs < 1:
