@@ -1,7 +1,7 @@
 # First Token. `make` alone lists what there is to do.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help lab chapter test test-hub root book serve assignments example collect grade review similarity bench check clean
+.PHONY: help lab chapter test test-hub root book serve assignments example collect grade formgrader review similarity bench check clean
 
 PORT ?= 8000
 CHAPTER ?=
@@ -96,6 +96,18 @@ collect: .venv/classroom ## take in a download of Moodle's or Canvas's (COURSE=~
 grade: .venv/classroom ## grade a class, each submission in a sandbox (COURSE=~/course; AGAIN=ada/kv_cache or AGAIN=all)
 	@[ -n "$(COURSE)" ] || $(call fail,name the folder of the course: make grade COURSE=~/course)
 	@$(PY) classroom/grade.py "$(COURSE)" $(if $(AGAIN),--again $(filter-out all,$(AGAIN)))
+
+# Formgrader asks for the assignments' sources in the course; what a teacher corrected there stays.
+formgrader: .venv/classroom ## read explanations and give points, in nbgrader's page (COURSE=~/course)
+	@course="$${COURSE/#\~/$$HOME}"; \
+	[ -n "$$course" ] || $(call fail,name the folder of the course: make formgrader COURSE=~/course); \
+	[ -e "$$course/gradebook.db" ] \
+	|| $(call fail,$$course has no gradebook yet. Run make grade first: make grade COURSE=$$COURSE); \
+	[ -e "$$course/source" ] || cp -r assignments "$$course/source"; \
+	allow=""; [ "$$(id -u)" != 0 ] || allow=--allow-root; \
+	echo "Opening Formgrader at Manual Grading. Ctrl-C stops it."; \
+	cd "$$course" && exec "$(CURDIR)/$(PY)" -m jupyterlab $$allow --LabApp.default_url=/formgrader/gradebook \
+		--config="$(CURDIR)/classroom/teacher/jupyter_server_config.py" $(LAB_FLAGS)
 
 # The words may hold any sign: make hands them to the shell in the environment.
 review: .venv/classroom ## decide on work that needs review (COURSE= STUDENT= TOPIC= ACCEPT="read it, fine")

@@ -4,6 +4,8 @@ import csv
 import html
 import io
 import os
+import re
+import shlex
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -14,6 +16,7 @@ from urllib.parse import quote
 from course import Course, Student, write_whole
 
 MAX_SAID = 160  # characters of a mistake in a table
+NUMBERS = re.compile(r"\n*+(?:-?[0-9.]+%?(?:\n+|\Z))+")  # the lines of a column, empty ones too
 FORMULA = tuple("=+-@\t\r")  # how a cell begins that a spreadsheet computes
 
 
@@ -66,8 +69,8 @@ class Row:
         """One line for the terminal."""
         if self.reasons:
             return f"needs review: {self.reason}"
-        if not self.maximum:
-            return self.status
+        if not self.maximum or self.automatic is None:
+            return self.status  # as while another attempt waits to be graded
         return f"{number(self.automatic)} of {sum(self.maximum.values()):g} points from the tests"
 
 
@@ -211,7 +214,8 @@ def moodle(rows: list[Row], course: Course) -> list[list[str]]:
 
 
 QUESTION_HEAD = [
-    *["topic", "question", "part", "points", "submissions", "mean", "solved", "most common"],
+    *["topic", "question", "part", "points", "submissions", "mean", "solved"],
+    *["most common mistake"],
 ]
 
 
@@ -282,9 +286,15 @@ text = lru_cache(maxsize=8192)(html.escape)  # of thousands of cells most are al
 
 def cells(caption: str, head: list[str], lines: list[list[str]]) -> str:
     """Return an HTML table. Its cells are HTML already: `text` or `links` made them."""
-    top = "".join(f'<th scope="col">{text}</th>' for text in head)
+    columns = ["\n".join(line[k] for line in lines) for k in range(1, len(head))]
+    kinds = ["", *(" class=n" if NUMBERS.fullmatch(column) else "" for column in columns)]
+    top = "".join(
+        f'<th scope="col"{kind}>{name}</th>' for kind, name in zip(kinds, head, strict=True)
+    )
     body = "".join(
-        f'<tr><th scope="row">{line[0]}</th><td>{"</td><td>".join(line[1:])}</td></tr>\n'
+        f'<tr><th scope="row">{line[0]}</th>'
+        + "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(kinds[1:], line[1:], strict=True))
+        + "</tr>\n"
         for line in lines
     )
     return (
@@ -300,7 +310,9 @@ STYLE = """\
 :root { color-scheme: light dark }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem }
 [role=region] { overflow-x: auto; margin: 1rem 0 }
-table { border-collapse: collapse } caption { text-align: left; font-weight: 600 }
+table { border-collapse: collapse }
+table:has(td:nth-child(7)) { width: max-content; max-width: max(100%, 60rem) }
+caption { text-align: left; font-weight: 600 } .n { text-align: right }
 td, th { border-bottom: 1px solid #8888; padding: .2rem .6rem; text-align: left;
 vertical-align: top; font-weight: inherit } thead th { font-weight: 600 }
 section { display: grid; gap: 0 2rem; grid-template-columns: repeat(auto-fill, minmax(18rem, 1fr)) }
@@ -335,16 +347,29 @@ def page(
     said = "".join(f"<li>{text(status)}: {counts[status]}</li>" for status in order)
     parts = [f"<ul>{said}</ul>"]
 
-    def listed(caption: str, why: str, who: list[Row]) -> str:
-        """Return who waits for a person, nothing where nobody does."""
-        head = ["student", "topic", why, "look at"]
-        lines = [[person(r), text(r.topic), text(r.reason), links(place, r)] for r in who]
-        return cells(caption, head, lines) if lines else ""
+    def listed(caption: str, why: str, then: str, who: list[Row]) -> str:
+        """Return who waits for a person and what to do, nothing where nobody does."""
+        said = any(r.reason for r in who)
+        head = ["student", "topic", *([why] if said else []), "look at"]
+        lines = [
+            [person(r), text(r.topic), *([text(r.reason)] if said else []), links(place, r)]
+            for r in who
+        ]
+        return f"<p>{then}</p>{cells(caption, head, lines)}" if lines else ""
 
+    make = f"COURSE={text(shlex.quote(place))}"
+    then = (
+        f"Read each, then decide: <code>make review {make} STUDENT=… TOPIC=… ACCEPT=&quot;why&quot;"
+        "</code>, or <code>REFUSE=&quot;why&quot;</code>. Then run <code>make grade</code> again."
+    )
     parts += [f"<h2>Needs review: {len(review)}</h2>"]
-    parts += [listed("Read these first: without a person they have no grade", "why", review)]
+    parts += [listed("Without a person they have no grade", "why", then, review)]
+    then = (
+        f"Give points in Formgrader: <code>make formgrader {make}</code>; on a hub, in "
+        "JupyterLab's menu. Then run <code>make grade</code> again."
+    )
     parts += [f"<h2>Explanations to read: {len(waiting)}</h2>"]
-    parts += [listed("Points for explanations are given in Formgrader", "note", waiting)]
+    parts += [listed("Without these points the score is not final", "note", then, waiting)]
     if strange:
         parts += [f"<h2>Not in roster.csv: {len(strange)}</h2>"]
         parts += [f"<p>In no file for Canvas or Moodle: {text(', '.join(strange))}.</p>"]
@@ -371,7 +396,7 @@ def page(
         ]
         for row in rows
     ]
-    head += ["tests", "score", "seconds", "look at"]
+    head += ["tests", "score", "run time, s", "look at"]
     parts += ["<h2>All submissions</h2>", cells("All submissions", head, lines)]
     return FRAME.format(style=STYLE, body="\n".join(parts))
 

@@ -4,6 +4,7 @@ import csv
 import html
 import math
 import re
+import shlex
 import xml.etree.ElementTree as ElementTree
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -254,6 +255,26 @@ def test_links_lead_to_files_that_there_are(tmp_path, student):
     for link in links:
         assert link.isascii() and not set(link) & set("?#&<>\"' ")
         assert (tmp_path / "report" / unquote(link)).is_file()
+
+
+@pytest.mark.parametrize("status", ["needs review", "needs grading"])
+def test_who_waits_for_a_person_stands_with_what_to_do(tmp_path, status):
+    course = tmp_path / "Ada's course <1>"
+    reasons = ["ran long"] if status == "needs review" else []
+    waits = row(points=None, status=status, reasons=reasons)
+    write_report(course / "report", [waits, row("li.lei")], COURSE)
+    said = " ".join(page(course / "report").said)
+    tool = {"needs review": "review", "needs grading": "formgrader"}
+    for kind, command in tool.items():
+        line = f"make {command} COURSE={shlex.quote(str(course))}"
+        assert (line in said) == (kind == status)
+    assert ("ran long" in said) == bool(reasons)
+
+
+def test_no_line_for_the_terminal_has_a_gap_for_unknown_points():
+    assert row().said == "12.5 of 15 points from the tests"
+    assert row(points=None, status="waiting").said == "waiting"
+    assert row(points=None, reasons=["ran long"]).said == "needs review: ran long"
 
 
 def test_a_report_without_anybody(tmp_path):
