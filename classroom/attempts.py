@@ -12,23 +12,13 @@ A file is replaced as a whole. So a grader that is killed leaves the old one or 
 import dataclasses
 import hashlib
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import nbformat
+from course import write_whole
 from report import Row
 from submitted import HandIn
-
-
-def put(path: Path, data: str | bytes) -> None:
-    """Write a file as a whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # What cannot be encoded fails before there is a file.
-    data = data if isinstance(data, bytes) else data.encode()
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_bytes(data)
-    os.replace(unfinished, path)
 
 
 def digest(data: bytes) -> str:
@@ -70,12 +60,14 @@ def keep(course: Path, attempt: Attempt, notebook: nbformat.NotebookNode) -> Non
     data = nbformat.writes(notebook).encode()
     attempt.notebook = digest(data)
     if attempt.hand_in.data:
-        put(folder / f"{attempt.number:03}.ipynb", attempt.hand_in.data)
-    put(graded_path(course, attempt), data)
+        write_whole(folder / f"{attempt.number:03}.ipynb", attempt.hand_in.data)
+    write_whole(graded_path(course, attempt), data)
     attempt.hand_in = dataclasses.replace(attempt.hand_in, data=b"")
     stored = dataclasses.asdict(attempt)
     del stored["hand_in"]["data"]
-    put(folder / f"{attempt.number:03}.json", json.dumps(stored, indent=1, ensure_ascii=False))
+    write_whole(
+        folder / f"{attempt.number:03}.json", json.dumps(stored, indent=1, ensure_ascii=False)
+    )
 
 
 def read(kind: type, stored: dict):
@@ -128,13 +120,13 @@ def counted(course: Path, student: str, topic: str) -> dict:
 
 def count(course: Path, student: str, topic: str, held: dict) -> None:
     """Write down what the gradebook and autograded/ hold now."""
-    put(place(course, student, topic) / "counts.json", json.dumps(held, ensure_ascii=False))
+    write_whole(place(course, student, topic) / "counts.json", json.dumps(held, ensure_ascii=False))
 
 
 def releases(course: Path, topic: str, version: str, present: nbformat.NotebookNode) -> list:
     """Keep the present release; return the other ones that the course was graded with."""
     folder = course / "releases" / topic
     if not (folder / f"{version}.ipynb").is_file():
-        put(folder / f"{version}.ipynb", nbformat.writes(present))
+        write_whole(folder / f"{version}.ipynb", nbformat.writes(present))
     others = sorted(path for path in folder.glob("[!.]*.ipynb") if path.stem != version)
     return [nbformat.read(path, as_version=4) for path in others]

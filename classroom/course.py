@@ -24,7 +24,6 @@ Two files in the course's folder, each of them optional. `course.toml`:
 import csv
 import io
 import math
-import os
 import re
 import tomllib
 import unicodedata
@@ -141,14 +140,19 @@ def read_course(folder: Path) -> Course:
     return Settings(path, said, topics, roster).course(in_canvas(columns, topics))
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: str | bytes) -> None:
     """Write a file so that there is the old one or the new one, and never half of one."""
-    part = path.with_name(f".{os.getpid()}.part")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # What cannot be encoded fails before there is a file.
+    data = data if isinstance(data, bytes) else data.encode()
+    # A name that is always the same: one that was left by a killed run is written over.
+    part = path.with_name(f".{path.name}.part")
     try:
         part.write_bytes(data)
         part.replace(path)
-    finally:
+    except OSError:
         part.unlink(missing_ok=True)
+        raise
 
 
 class Settings:

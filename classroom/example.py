@@ -63,10 +63,10 @@ def write_example(course: Path) -> None:
             table.writerow([f"Participant {number}", name, f"{student}@example.org", when])
             roster.append(f"{student},{name},A")
     (course / "downloads").mkdir(parents=True, exist_ok=True)
-    write_whole(course / "roster.csv", ("\n".join(roster) + "\n").encode())
-    write_whole(course / "course.toml", COURSE.encode())
+    write_whole(course / "roster.csv", "\n".join(roster) + "\n")
+    write_whole(course / "course.toml", COURSE)
     write_whole(course / "downloads" / f"{TOPIC}.zip", archive.getvalue())
-    write_whole(course / "downloads" / "worksheet.csv", sheet.getvalue().encode())
+    write_whole(course / "downloads" / "worksheet.csv", sheet.getvalue())
 
 
 def main() -> None:

@@ -38,10 +38,9 @@ from attempts import (
     graded_path,
     keep,
     next_number,
-    put,
     releases,
 )
-from course import ID_RULE, Course, CourseError, is_student_id, read_course
+from course import ID_RULE, Course, CourseError, is_student_id, read_course, write_whole
 from execute import executed
 from feedback import as_text, closed, write_feedback
 from gradebook import Gradebook, Standing
@@ -400,11 +399,11 @@ class Class:
             notebook = json.loads(graded_path(self.course, attempt).read_bytes())
             if now["note"]:
                 notebook["cells"].insert(0, new_markdown_cell(now["note"], id="not-final"))
-            put(path, json.dumps(notebook, indent=1, ensure_ascii=False))
+            write_whole(path, json.dumps(notebook, indent=1, ensure_ascii=False))
             # nbgrader returns feedback under a name made from the secret that was handed in.
             for name in ("timestamp.txt", "submission_secret.txt"):
                 with contextlib.suppress(Unreadable):
-                    put(
+                    write_whole(
                         path.with_name(name),
                         content(self.course / "submitted" / student / topic / name, 1000),
                     )

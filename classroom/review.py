@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from pathlib import Path
 
-from attempts import attempts, counted, put
+from attempts import attempts, counted
+from course import write_whole
 from submitted import in_any_locale
 
 DECISIONS = ("accept", "refuse", "undo")
@@ -94,7 +95,7 @@ def decide(
     table = csv.DictWriter(text, [field.name for field in fields(Review)])
     table.writeheader()
     table.writerows(map(asdict, [*written(course), review]))
-    put(course / "reviews.csv", text.getvalue())
+    write_whole(course / "reviews.csv", text.getvalue())
     return review
 
 

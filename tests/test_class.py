@@ -779,5 +779,5 @@ def test_a_run_that_is_killed_goes_on_where_it_was(classroom, tmp_path_factory):
         assert classroom.in_gradebook(student) == quiet.in_gradebook(student)
         pages = [json.loads(course.autograded(student)) for course in (classroom, quiet)]
         assert pages[0]["cells"] == pages[1]["cells"]
-    left = [path for path in classroom.course.rglob("*") if "unfinished" in path.name]
+    left = [path for path in classroom.course.rglob("*") if path.name.endswith(".part")]
     assert left == []

@@ -1,0 +1,154 @@
+"""Grading a class, hostile hand-ins among it, beside nbgrader's own autograde.
+
+    python benchmarks/grading.py [--students 30] [--hostile 3] [--out FILE]
+
+nbgrader runs the honest hand-ins of one assignment, one after another and unprotected; make grade
+runs the same ones. Then make grade runs a class of all assignments in turn, part of it hostile:
+what sleeps, loops, forks, floods, hoards memory and files, breaks its own process or page.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import nbformat
+
+from firsttoken.paths import data_path
+from firsttoken.provenance import commit, load_average, processor
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "classroom"))
+
+from marking import is_explanation, is_solution, mark, release  # noqa: E402
+
+COMPARED = "kv_cache"
+ANSWER = re.compile(r"^def (\w+)\(", re.M)
+# Put above the answers of a task; {calls} is in what the tests call.
+HOSTILE = {
+    "sleeps in a cell": "import time\ntime.sleep(10**6)",
+    "loops in a cell": "while True: pass",
+    "sleeps when asked": "CALL import time; time.sleep(10**6)",
+    "loops when asked": "CALL exec('while True: pass')",
+    "stubborn": "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
+    "forks": "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
+    "prints": "while True: print('x' * 10**5, flush=True)",
+    "memory": "hog = []\nwhile True: hog.append(bytearray(b'x' * 10**8))",
+    "files": "k = 0\nwhile True:\n    open(f'/tmp/{k}', 'w').close(); k += 1",
+    "colour codes": "print('\\x1b[31mx\\x1b[0m' * 2 * 10**6)",
+    "crash": "import ctypes; ctypes.string_at(0)",
+    "exit when asked": "CALL import os; os._exit(1)",
+    "patched shell": "get_ipython().input_transformers_cleanup.append(lambda lines: [])",
+    "brackets": "MARKDOWN " + "[" * 20_000,
+    "emphasis": "MARKDOWN " + "*a_" * 7_000,
+}
+
+
+def handed_in(topic: str, student: str, attack: str = "") -> nbformat.NotebookNode:
+    """Return a solved notebook, with an attack in all of its tasks."""
+    source = nbformat.read(ROOT / "assignments" / topic / f"{topic}.ipynb", as_version=4)
+    notebook = release(source)
+    answers = {mark(cell).get("grade_id"): cell.source for cell in source.cells}
+    for cell in notebook.cells:
+        if cell.source.startswith("STUDENT ="):
+            cell.source = f'STUDENT = "{student}"'
+        elif is_solution(cell) or is_explanation(cell):
+            text = answers[mark(cell)["grade_id"]]
+            cell.source = re.sub(r"^ *### (BEGIN|END) SOLUTION\n?", "", text, flags=re.M)
+        if attack.startswith("MARKDOWN ") and is_explanation(cell):
+            cell.source = attack.removeprefix("MARKDOWN ")
+        elif is_solution(cell) and attack.startswith("CALL "):
+            body = attack.removeprefix("CALL ")
+            names = ANSWER.findall(cell.source)
+            cell.source += "".join(f"\n\ndef {name}(*a, **k):\n    {body}\n" for name in names)
+        elif is_solution(cell) and attack and not attack.startswith("MARKDOWN "):
+            cell.source = f"{attack}\n{cell.source}"
+    return notebook
+
+
+def write(course: Path, student: str, topic: str, notebook: nbformat.NotebookNode) -> None:
+    folder = course / "submitted" / student / topic
+    folder.mkdir(parents=True)
+    nbformat.write(notebook, folder / f"{topic}.ipynb")
+
+
+def graded_s(course: Path) -> tuple[float, list[dict]]:
+    """Return the seconds that make grade takes, and its rows."""
+    start = time.perf_counter()
+    program = [sys.executable, str(ROOT / "classroom" / "grade.py"), str(course)]
+    subprocess.run(program, check=True, stdout=subprocess.DEVNULL)
+    seconds = time.perf_counter() - start
+    rows = [json.loads(p.read_text("utf-8"))["row"] for p in course.glob("attempts/*/*/001.json")]
+    return seconds, rows
+
+
+def autograded_s(course: Path) -> float:
+    """Return the seconds that nbgrader takes for the same hand-ins."""
+    (course / "source" / COMPARED).mkdir(parents=True)
+    source = ROOT / "assignments" / COMPARED / f"{COMPARED}.ipynb"
+    (course / "source" / COMPARED / source.name).write_bytes(source.read_bytes())
+    for step in ("generate_assignment", "autograde"):
+        start = time.perf_counter()
+        program = [sys.executable, "-m", "nbgrader", step, COMPARED, "--force"]
+        program += [f"--CourseDirectory.root={course}", "--ExecutePreprocessor.timeout=120"]
+        subprocess.run(program, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--students", type=int, default=30)
+    parser.add_argument("--hostile", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=data_path("measured/grading.json"))
+    options = parser.parse_args()
+    load = load_average()
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        ours, theirs = Path(folder, "ours"), Path(folder, "theirs")
+        for k in range(30):
+            for course in (ours, theirs):
+                write(course, f"s{k:03}", COMPARED, handed_in(COMPARED, f"s{k:03}"))
+        results["make grade"], rows = graded_s(ours)
+        assert all(sum(row["questions"].values()) == 85 for row in rows)
+        results["nbgrader autograde"] = autograded_s(theirs)
+        mixed = Path(folder, "mixed")
+        topics = sorted(path.name for path in (ROOT / "assignments").iterdir())
+        attacks = list(HOSTILE.values())
+        every = options.students // max(1, options.hostile)
+        for k in range(options.students):
+            attack = attacks[k // every % len(attacks)] if k % every == 0 else ""
+            topic = topics[k % len(topics)]
+            write(mixed, f"s{k:03}", topic, handed_in(topic, f"s{k:03}", attack))
+        results["class"], rows = graded_s(mixed)
+    assert len(rows) == options.students
+    report = {
+        "seconds": {name: round(seconds, 1) for name, seconds in results.items()},
+        "students": options.students,
+        "hostile": options.hostile,
+        "needs_review": sum(bool(row["reasons"]) for row in rows),
+        "measured": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "machine": f"{processor()}, {os.cpu_count()} cores",
+        "load_average_before": load,
+        "versions": {name: version(name) for name in ("nbgrader", "ipython", "numpy")},
+    }
+    options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    seconds = report["seconds"]
+    ratio = seconds["make grade"] / seconds["nbgrader autograde"]
+    print(f"30 x {COMPARED}: {seconds['make grade']} s, nbgrader {seconds['nbgrader autograde']} s")
+    print(f"ratio {ratio:.2f}")
+    print(
+        f"{options.students} of all assignments, {options.hostile} hostile: {seconds['class']} s, "
+        f"{report['needs_review']} to review"
+    )
+
+
+if __name__ == "__main__":
+    main()
