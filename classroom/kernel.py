@@ -254,7 +254,6 @@ class Notebook:
         config.InteractiveShell.colors = "NoColor"
         self.shell = Shell.instance(config=config)
         self.shell.wire = self.wire
-        sys.path.insert(0, "")
         self.imports = Imports(job["allowed"])
         self.twins: dict = {}
         # From here on an interrupt ends a cell, and not the program.

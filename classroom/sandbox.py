@@ -78,7 +78,7 @@ def readable() -> list[str]:
         sys.prefix,
         sys.base_prefix,
         sysconfig.get_path("stdlib"),
-        *(path for path in sys.path if path.endswith("-packages")),
+        str(Path(matplotlib.__file__).parents[1]),  # where packages are
     }
     outside = [path for path in sorted(python) if not path.startswith("/usr/")]
     # A folder that lies inside another one of the list is there already.
@@ -141,7 +141,7 @@ def environment(given: dict[str, str]) -> dict[str, str]:
         "MKL_NUM_THREADS": 1,
         "HF_HUB_OFFLINE": 1,
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-        "PYTHONPATH": ROOT / "lib",
+        "PYTHONPATH": f"{ROOT / 'lib'}:{HOME}",
         "PYTHONDONTWRITEBYTECODE": 1,
     } | given
     return {name: str(value) for name, value in values.items()}
@@ -164,6 +164,11 @@ def command(
     else:  # to become another user, once
         for right in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
             bwrap += ["--cap-add", right]
+    bwrap += ["--proc", "/proc", "--dev", "/dev", "--perms", "0755", "--dir", "/home"]
+    # Before all that is shown, which may lie below one of these.
+    for place in ("/dev/shm", "/tmp", HOME):
+        size = str(limits.disk_bytes // 4 if place != HOME else limits.disk_bytes // 2)
+        bwrap += ["--perms", "1777", "--size", size, "--tmpfs", place]
     shown = [*readable(), *(str(HERE / name) for name in ("wire.py", program[0]))]
     # Folders on the way to what is shown: bubblewrap would close them to other users.
     for folder in sorted({str(parent) for path in shown for parent in Path(path).parents}):
@@ -174,10 +179,6 @@ def command(
             bwrap += ["--symlink", os.readlink(path), path]
         elif os.path.exists(path):
             bwrap += ["--ro-bind", path, path]
-    bwrap += ["--proc", "/proc", "--dev", "/dev"]
-    for place in ("/dev/shm", "/tmp", HOME):
-        size = str(limits.disk_bytes // 4 if place != HOME else limits.disk_bytes // 2)
-        bwrap += ["--perms", "1777", "--size", size, "--tmpfs", place]
     for path in files:
         bwrap += ["--ro-bind", str(path), f"{HOME}/{path.name}"]
     # Without its list of fonts, matplotlib spends seconds on making one.

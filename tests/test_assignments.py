@@ -246,10 +246,6 @@ def executed() -> Iterator[Callable]:
 
 def judged(source, sources: dict[str, str], student: str = "ada") -> nbformat.NotebookNode:
     """Return the judged notebook of a submission with these solution cells."""
-    try:
-        sandbox.check()
-    except sandbox.Refused as refused:
-        pytest.skip(str(refused))
     notebook, *_ = prepared(source, replaced(source, sources))
     reasons = execute.executed(
         notebook, source, student, [], sandbox.Limits(), secrets.randbits(64)
@@ -389,6 +385,7 @@ def test_the_reference_gets_everything_and_parameters_are_personal(topic, execut
     assert printed[0] != printed[1]
 
 
+@pytest.mark.usefixtures("sandboxed")
 @pytest.mark.parametrize("topic", ALL)
 def test_the_judge_gives_the_reference_everything(topic):
     source = assignment(topic).source
@@ -397,6 +394,7 @@ def test_the_judge_gives_the_reference_everything(topic):
     assert (points(done), mistakes(done)) == (full, {})
 
 
+@pytest.mark.usefixtures("sandboxed")
 @pytest.mark.parametrize("topic", ALL)
 def test_an_empty_submission_fails_every_test_and_earns_nothing(topic, executed, tmp_path):
     source = assignment(topic).source
@@ -411,6 +409,7 @@ def test_an_empty_submission_fails_every_test_and_earns_nothing(topic, executed,
     assert list(mistakes(done)) == tests
 
 
+@pytest.mark.usefixtures("sandboxed")
 @pytest.mark.parametrize(
     ("topic", "name"), [(topic, name) for topic in ALL for name in assignment(topic).wrong]
 )
@@ -424,6 +423,7 @@ def test_a_wrong_submission_gets_part_and_hears_why(topic, name):
     assert words in "\n".join(mistakes(done).values())
 
 
+@pytest.mark.usefixtures("sandboxed")
 @pytest.mark.parametrize(
     ("topic", "sources"),
     [

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import nbformat
 import pytest
-import sandbox
 from execute import executed
 from grade import parsed
 from marking import error, is_test, mark, mistakes, points, prepared, release
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
-from sandbox import Limits, Refused
+from sandbox import Limits
 
 import tiny_assignment
 from honest_answers import ANSWERS, Idiom
@@ -29,13 +28,7 @@ DATA = "numbers.txt"
 PATIENT = Limits(cell_s=300, notebook_s=600, call_s=300, test_s=300, judge_s=600)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def sandboxed():
-    """These tests need the sandbox, as grading does."""
-    try:
-        sandbox.check()
-    except Refused as refused:
-        pytest.skip(str(refused))
+pytestmark = pytest.mark.usefixtures("sandboxed")
 
 
 # Cells that a student adds: what each holds, and what must stand in its output.

@@ -6,11 +6,10 @@ from pathlib import Path
 import marking
 import nbformat
 import pytest
-import sandbox
 from execute import clipped, executed, kept
 from marking import answers, imports, is_solution, mark, mistakes, parts, points, prepared, release
 from nbformat.v4 import new_code_cell, new_notebook
-from sandbox import Limits, Refused
+from sandbox import Limits
 
 import tiny_assignment
 from tiny_assignment import SETUP, graded
@@ -19,12 +18,7 @@ LIMITS = Limits(cell_s=10, notebook_s=30, call_s=3, test_s=12, judge_s=30, memor
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def possible():
-    try:
-        sandbox.check()
-    except Refused as refused:
-        pytest.skip(str(refused))
+pytestmark = pytest.mark.usefixtures("sandboxed")
 
 
 def assignment(*cells, setup: str = SETUP) -> nbformat.NotebookNode:

@@ -4,10 +4,12 @@ import json
 import os
 import pwd
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -35,12 +37,7 @@ LIMITS = Limits(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def possible():
-    try:
-        sandbox.check()
-    except Refused as refused:
-        pytest.skip(str(refused))
+pytestmark = pytest.mark.usefixtures("sandboxed")
 
 
 def output(code: str, files=(), student: str = "ada") -> str:
@@ -137,6 +134,17 @@ def test_files_of_an_assignment_are_there_to_be_read(tmp_path):
     (tmp_path / "log.csv").write_text("1,2", encoding="utf-8")
     said = output("print(open('log.csv').read())", [tmp_path / "log.csv"])
     assert said == "1,2\n"
+
+
+def test_the_book_may_lie_below_the_folder_for_temporary_files(monkeypatch):
+    """The sandbox has a folder of its own there, which must not cover the book."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o755)
+    (folder / "shown").write_text("here", encoding="utf-8")
+    shown = sandbox.readable()
+    monkeypatch.setattr(sandbox, "readable", lambda: [*shown, str(folder)])
+    assert output(f"print(open('{folder}/shown').read())") == "here\n"
+    shutil.rmtree(folder)
 
 
 def test_nothing_is_left_for_the_next_submission():
