@@ -25,13 +25,10 @@ from firsttoken.paths import data_path
 from firsttoken.provenance import commit, load_average, processor
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "classroom"))
-
-from marking import is_explanation, is_solution, mark, release  # noqa: E402
 
 COMPARED = "kv_cache"
 ANSWER = re.compile(r"^def (\w+)\(", re.M)
-# Put above the answers of a task; {calls} is in what the tests call.
+# Put before each answer; what follows CALL is in the functions that the tests call.
 HOSTILE = {
     "sleeps in a cell": "import time\ntime.sleep(10**6)",
     "loops in a cell": "while True: pass",
@@ -53,22 +50,20 @@ HOSTILE = {
 
 def handed_in(topic: str, student: str, attack: str = "") -> nbformat.NotebookNode:
     """Return a solved notebook, with an attack in all of its tasks."""
-    source = nbformat.read(ROOT / "assignments" / topic / f"{topic}.ipynb", as_version=4)
-    notebook = release(source)
-    answers = {mark(cell).get("grade_id"): cell.source for cell in source.cells}
+    notebook = nbformat.read(ROOT / "assignments" / topic / f"{topic}.ipynb", as_version=4)
+    kind, _, body = attack.partition(" ")
     for cell in notebook.cells:
+        cell.source = re.sub(r"^ *### (BEGIN|END) SOLUTION\n?", "", cell.source, flags=re.M)
         if cell.source.startswith("STUDENT ="):
             cell.source = f'STUDENT = "{student}"'
-        elif is_solution(cell) or is_explanation(cell):
-            text = answers[mark(cell)["grade_id"]]
-            cell.source = re.sub(r"^ *### (BEGIN|END) SOLUTION\n?", "", text, flags=re.M)
-        if attack.startswith("MARKDOWN ") and is_explanation(cell):
-            cell.source = attack.removeprefix("MARKDOWN ")
-        elif is_solution(cell) and attack.startswith("CALL "):
-            body = attack.removeprefix("CALL ")
+        if not cell.metadata.get("nbgrader", {}).get("solution"):
+            continue
+        if kind == "MARKDOWN":
+            cell.source = body if cell.cell_type == "markdown" else cell.source
+        elif cell.cell_type == "code" and kind == "CALL":
             names = ANSWER.findall(cell.source)
             cell.source += "".join(f"\n\ndef {name}(*a, **k):\n    {body}\n" for name in names)
-        elif is_solution(cell) and attack and not attack.startswith("MARKDOWN "):
+        elif cell.cell_type == "code" and attack:
             cell.source = f"{attack}\n{cell.source}"
     return notebook
 
