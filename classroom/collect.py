@@ -605,12 +605,14 @@ def main() -> None:
         count = Counter(found.values())
         words = ", ".join(f"{count[said]} {said}" for said in sorted(count)) or "nothing"
         print(f"{topic}: {words}; {len(students) - len(found)} of the roster have none here.")
+    if older := sorted(who for (who, _), said in outcome.collected.items() if said == "older"):
+        print(f"Older than what was there, and kept in earlier/ beside it: {', '.join(older)}.")
     if untimed := len(outcome.collected) - outcome.timed:
         print(f"Of {untimed} it is not known when they were handed in; they count as in time.")
     if outcome.late:
         print(f"Canvas calls late, and does not say when: {', '.join(sorted(outcome.late))}.")
     if outcome.others:
-        print(f"{outcome.others} files are no notebooks.")
+        print(f"No notebooks, and left alone: {outcome.others} of the files.")
     if outcome.left:
         print(f"Not collected, {len(outcome.left)}:", file=sys.stderr)
         print(*(f"  {line}" for line in outcome.left), sep="\n", file=sys.stderr)

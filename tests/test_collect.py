@@ -631,9 +631,15 @@ def test_the_command_says_what_became_of_it(place, monkeypatch, capsys):
         "kv_cache: 1 new; 2 of the roster have none here.",
         "Of 1 it is not known when they were handed in; they count as in time.",
         "Canvas calls late, and does not say when: bob.",
-        "1 files are no notebooks.",
+        "No notebooks, and left alone: 1 of the files.",
     ]
     assert err.startswith("Not collected, 1:\n  nobody.ipynb: its name tells no student")
+    before = {"obrienbob_4713_2_x.ipynb": notebook("half done")}
+    zipped(folder / "x.zip", before, when=(2026, 11, 30, 12, 0, 0))
+    monkeypatch.setattr("sys.argv", arguments)
+    module.main()
+    out = capsys.readouterr().out
+    assert "Older than what was there, and kept in earlier/ beside it: bob." in out
     monkeypatch.setattr("sys.argv", [*arguments[:4], "kv-cache"])
     with pytest.raises(SystemExit, match=r"First Token: topic is 'kv-cache'; expected one of"):
         module.main()
