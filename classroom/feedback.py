@@ -209,6 +209,35 @@ def closed(notebook: nbformat.NotebookNode, source: nbformat.NotebookNode) -> nb
 # ── nbgrader's page of it ─────────────────────────────────────────────────────────────────────────
 
 
+# What nbgrader's page lacks: it is made for wide light screens.
+STYLE = """<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+:root { background: white; }
+h4, .panel-heading, .inner_cell, li { overflow-wrap: anywhere; }
+.prompt { display: none !important; } /* always "In [ ]:" */
+.container { max-width: 70em; }
+/* The heading holds the score, which floats, and may take two lines. */
+div.nbgrader_cell .panel-heading { height: auto; overflow: hidden; }
+div.nbgrader_cell .panel-heading .pull-right { line-height: 25px; }
+div.nbgrader_cell .panel-heading a { color: inherit; text-decoration: underline; }
+.panel-body { clear: both; }
+.input, .inner_cell, div.nbgrader_cell { min-width: 0; width: 100%; }
+.output_area pre { white-space: pre-wrap; overflow-wrap: anywhere; word-break: normal; }
+.anchor-link { display: none; }
+.input_area, .highlight, .rendered_html pre { max-width: 100%; overflow-x: auto; }
+.rendered_html table { display: block; max-width: 100%; overflow-x: auto; }
+img { max-width: 100%; height: auto; }
+@media (max-width: 600px) {
+  .container, .panel-body, div.cell { padding-left: 4px !important; padding-right: 4px !important; }
+}
+@media screen and (prefers-color-scheme: dark) {
+  :root { color-scheme: light; filter: invert(0.9) hue-rotate(180deg); }
+  img { filter: hue-rotate(180deg) invert(1); } /* as it was */
+}
+</style>
+"""
+
+
 @dataclasses.dataclass(frozen=True)
 class PageLimits:
     """What making one page may take."""
@@ -223,7 +252,8 @@ class Page(NamedTuple):
 
     notebook: str
     path: str
-    said: dict  # "score", "max_score" and "late_penalty", and for each cell the same and "comment"
+    # "student", "score", "max_score" and "late_penalty"; "cells" holds "score", "points", "comment"
+    said: dict
     fingerprint: str
 
 
@@ -276,6 +306,15 @@ def exporter() -> HTMLExporter:
     return maker
 
 
+def named(page: str, student: str) -> str:
+    """Return nbgrader's page with our style, whose it is, and its tests by their names."""
+    top, rest, below = page.partition('<div class="panel-body">')
+    top = top.replace("</head>", f"{STYLE}</head>", 1)
+    top = top.replace("<h4>", f'<p class="student">{html.escape(student)}</p>\n<h4>', 1)
+    top = re.sub(r'(<a href="#([^"]+)">)Test cell</a>', r"\1\2</a>", top)
+    return top + rest + below
+
+
 def made(maker: HTMLExporter, notebook: nbformat.NotebookNode, topic: str, said: dict) -> str:
     """Return the page of a notebook with the points and comments of the gradebook."""
     for cell in notebook.cells:
@@ -283,7 +322,7 @@ def made(maker: HTMLExporter, notebook: nbformat.NotebookNode, topic: str, said:
             nothing = {"score": 0, "points": 0, "comment": None}
             mark(cell).update(nothing | said["cells"].get(mark(cell)["grade_id"], {}))
     resources = {"nbgrader": {"notebook": topic, "assignment": topic} | said}
-    return maker.from_notebook_node(notebook, resources)[0]
+    return named(maker.from_notebook_node(notebook, resources)[0], said["student"])
 
 
 def short(topic: str, said: dict, why: str) -> str:
@@ -296,7 +335,10 @@ def short(topic: str, said: dict, why: str) -> str:
     )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
         f"<title>{html.escape(topic)}</title></head><body>\n<h1>{html.escape(topic)}</h1>\n"
+        f"<p>{html.escape(said['student'])}</p>\n"
         f"<p>Score: {said['score'] or 0:g} / {said['max_score'] or 0:g}</p>\n"
         f"<p>The page with your notebook could not be made: {html.escape(why)}. The points are not "
         "touched by this. Your teacher has your notebook.</p>\n"
@@ -338,7 +380,8 @@ def pages(course: Path, url: str, rows: Iterable, limits: PageLimits) -> Iterato
         notebook = folder / f"{row.topic}.ipynb"
         if (row.student, row.topic) not in said or not notebook.is_file():
             continue
-        ours = said[row.student, row.topic]
+        student = f"{row.name} ({row.student})" if row.name else row.student
+        ours = said[row.student, row.topic] | {"student": clean(student)}
         digest = hashlib.sha256(programs + json.dumps(ours, sort_keys=True).encode())
         digest.update(notebook.read_bytes())
         path = course / "feedback" / row.student / row.topic / f"{row.topic}.html"
@@ -356,8 +399,8 @@ def write_feedback(
 ) -> dict[tuple[str, str], str]:
     """Make the feedback page of each row whose notebook or points have changed, on all cores.
 
-    A row says `student` and `topic`. Returns {(student, topic): why} of the pages that could not be
-    made within the limits; in their place is a short one with the points.
+    A row says `student`, `name` (may be empty) and `topic`. Returns {(student, topic): why} of the
+    pages that could not be made within the limits; in their place is a short one with the points.
     """
     limits = limits or PageLimits()
     todo = list(pages(course, url, rows, limits))
@@ -392,7 +435,7 @@ def warm(maker: HTMLExporter) -> None:
         new_markdown_cell("a"),
         new_code_cell("1", outputs=[new_output("stream", text="1")]),
     ]
-    said = {"score": 0, "max_score": 0, "late_penalty": 0, "cells": {}}
+    said = {"student": "a", "score": 0, "max_score": 0, "late_penalty": 0, "cells": {}}
     made(maker, new_notebook(cells=cells), "warm", said)
     gc.collect()
     gc.freeze()  # or every fork would copy the memory as soon as it counts references

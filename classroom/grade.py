@@ -417,7 +417,8 @@ class Class:
 
     def feedback(self) -> None:
         """Make the feedback pages of what has changed; the row of one that failed says so."""
-        pages = write_feedback(self.course, self.gradebook.url, [r for r in self.rows if r.maximum])
+        rows = [row for row in whole_class(self.rows, self.setup) if row.maximum]
+        pages = write_feedback(self.course, self.gradebook.url, rows)
         for work in self.work.values():
             if why := pages.get((work.student, work.task.topic)):
                 work.row.notes.append(f"the feedback page shows only the points: {why}")

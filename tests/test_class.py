@@ -300,15 +300,17 @@ def test_pages_are_made_of_what_was_graded(classroom, monkeypatch):
     classroom.hand_in("ada", GOOD)
     classroom.hand_in("bob", GOOD)
     (classroom.course / "submitted" / "eve").mkdir()
+    roster = "id,name\nada,Ada Lovelace\nbob,\neve,Eve\n"
+    (classroom.course / "roster.csv").write_text(roster, encoding="utf-8")
     asked = []
 
     def pages(course, url, rows):
-        asked.append([row.student for row in rows])
+        asked.append([(row.student, row.name) for row in rows])
         return {("bob", TOPIC): "it takes more than 20 s"}
 
     monkeypatch.setattr(grade, "write_feedback", pages)
     rows = classroom.grade()
-    assert asked == [["ada", "bob"]]
+    assert asked == [[("ada", "Ada Lovelace"), ("bob", "")]]
     assert rows["bob"].score == 85
     said = "the feedback page shows only the points: it takes more than 20 s"
     assert said in classroom.table()[1]["reason"]

@@ -43,6 +43,7 @@ TOPIC = tiny_assignment.TOPIC
 class Row(NamedTuple):
     student: str
     topic: str
+    name: str = ""
 
 
 # ── What students see ─────────────────────────────────────────────────────────────────────────────
@@ -89,7 +90,7 @@ def maker(template: str) -> HTMLExporter:
 def shown(notebook, template: str = "feedback") -> str:
     """Return the page of a notebook, as feedback or as in Formgrader."""
     if template == "feedback":
-        said = {"score": 0, "max_score": 0, "late_penalty": 0, "cells": {}}
+        said = {"student": "ada", "score": 0, "max_score": 0, "late_penalty": 0, "cells": {}}
         return feedback.made(maker(template), notebook, TOPIC, said)
     resources = {"base_url": "", "student": "ada", "notebook_id": TOPIC, "index": 0, "total": 1}
     return maker(template).from_notebook_node(notebook, resources)[0]
@@ -607,7 +608,7 @@ def test_limits_of_time_memory_and_size_hold_for_each_page(course):
     assert whole(course.page("a")) and whole(course.page("z"))
     for (student, _), why in failed.items():
         page = course.page(student)
-        assert why in page and "<p>Score: 40 / 100</p>" in page
+        assert why in page and "<p>Score: 40 / 100</p>" in page and f"<p>{student}</p>" in page
         assert "<td>double_tests</td><td>40</td><td>40</td>" in page
     assert not list(course.folder.glob("feedback/*/*/.*"))
     # What failed is not tried again, unless the limits are others.
@@ -644,7 +645,7 @@ def test_only_what_has_changed_is_made_again(course):
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_pages_are_those_that_nbgrader_makes_and_releases(course, tmp_path):
-    """But for the last line, which says what they were made of."""
+    """But for our style, whose page it is, the tests' names and, last, what it was made of."""
     course.add("ada", seen(attachments={}))
     course.add("grace", seen("![](attachment:a)", attachments={"a": {"image/png": PNG}}))
     with Gradebook(course.url) as gradebook:
@@ -672,7 +673,31 @@ def test_pages_are_those_that_nbgrader_makes_and_releases(course, tmp_path):
     for student, page in ours.items():
         page, _, last = page.rstrip("\n").rpartition("\n")
         assert re.fullmatch(r"<!-- [0-9a-f]{64} -->", last)
-        assert page.strip() == course.page(student).strip()
+        theirs = feedback.named(course.page(student), student)
+        assert page.strip() == theirs.strip()
+
+
+def test_a_page_adds_a_style_a_student_and_names_to_nbgraders(course):
+    course.add("ada", seen("<h4></head> Test cell"))
+    course.rows[0] = Row("ada", TOPIC, "Ada <b>\u202e Lovelace")
+    course.write()
+    page = course.page("ada")
+    assert page.count(feedback.STYLE) == 1
+    assert page.index(feedback.STYLE) < page.index("</head>")
+    assert page.count('<p class="student">Ada &lt;b&gt; Lovelace (ada)</p>') == 1
+    assert '<a href="#double_tests">double_tests</a> (Score: 40.0 / 40.0)' in page
+    assert ">Test cell</a>" not in page and "&lt;h4&gt;&lt;/head&gt; Test cell" in page
+    for word in ("<script", "url(", "@import", "http"):
+        assert word not in feedback.STYLE
+
+
+def test_another_name_makes_a_new_page(course):
+    course.add("ada", seen())
+    course.write()
+    assert '<p class="student">ada</p>' in course.page("ada")
+    course.rows[0] = Row("ada", TOPIC, "Ada")
+    course.write()
+    assert '<p class="student">Ada (ada)</p>' in course.page("ada")
 
 
 def test_if_the_maker_stops_every_page_says_so_and_is_tried_again(course, monkeypatch):
