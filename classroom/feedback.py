@@ -352,6 +352,7 @@ def finished(path: Path, text: str, fingerprint: str) -> None:
     """Put a page in its place, whole or not at all, with what it was made of in its last line."""
     new = path.with_name(f".{path.name}.new")
     new.write_text(f"{text}\n<!-- {fingerprint} -->\n", encoding="utf-8", errors="replace")
+    new.chmod(0o644)  # nbgrader hands it out with its mode: a student has to read it
     os.replace(new, path)
 
 
