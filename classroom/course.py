@@ -181,7 +181,7 @@ class Settings:
             key = f"extensions.{student}"
             student = unicodedata.normalize("NFC", student)
             if self.roster and student not in self.roster:
-                raise self.wrong(key, student, "the id of a student in roster.csv")
+                raise CourseError(f"{self.path}: {key}: no student of roster.csv has this id")
             for topic, until in self.dates(key, given).items():
                 if topic not in due or until.timestamp() < due[topic].timestamp():
                     expected = f"a date after [due] {topic}" if topic in due else "a [due] for it"

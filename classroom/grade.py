@@ -551,6 +551,11 @@ def grade(
     return run.rows
 
 
+def some(number: int, what: str) -> str:
+    """Return a number of things in words."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def main() -> None:
     """Grade the course that the command line names."""
     in_any_locale()
@@ -585,8 +590,8 @@ def main() -> None:
         said = f"stopped; {status.count('waiting')} submissions wait. To go on: make grade again"
         print(f"First Token: {said}. What is known: {report}", file=sys.stderr)
         sys.exit(130)
-    review, explanations = status.count("needs review"), status.count("needs grading")
-    print(f"{len(rows)} rows, {review} to review, {explanations} explanations to read: {report}")
+    total, to_read = some(len(rows), "row"), some(status.count("needs grading"), "explanation")
+    print(f"{total}, {status.count('needs review')} to review, {to_read} to read: {report}")
 
 
 if __name__ == "__main__":

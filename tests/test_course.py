@@ -118,7 +118,7 @@ def test_what_course_toml_says_arrives(tmp_path):
             "[extensions.ada]\nkv_cache = 2026-12-01T00:00:00Z",
             "extensions.ada.kv_cache is '2026-12-01T00:00:00+00:00'; expected a date after [due]",
         ),
-        ("[extensions.eve]", "extensions.eve is 'eve'; expected the id of a student in roster"),
+        ("[extensions.eve]", "extensions.eve: no student of roster.csv has this id"),
         ("extensions = 3", "expected a table [extensions]"),
         ('[canvas_columns]\nquiz = "Quiz (1)"', "expected an assignment"),
         ("[canvas_columns]\npaging = 6", "canvas_columns.paging is 6; expected a text"),
