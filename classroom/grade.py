@@ -262,7 +262,11 @@ class Class:
             found.append((work, None))
         for attempt in work.known:
             if attempt.row.fingerprint == work.current:
-                attempt.row.submitted = hand_in.submitted  # a teacher may have corrected it
+                # A teacher may have corrected it.
+                attempt.row.submitted = hand_in.submitted
+                attempt.hand_in = dataclasses.replace(
+                    attempt.hand_in, submitted=hand_in.submitted, untimed=hand_in.untimed
+                )
             elif self.setup.attempts == "best" and (anew or attempt not in self.valid(work)):
                 found.append((work, attempt))
         work.waiting = len(found)
@@ -327,6 +331,8 @@ class Class:
     def decided(self, attempt: Attempt) -> Row:
         """Return an attempt's row with what a person decided on it."""
         row = dataclasses.replace(attempt.row, notes=list(attempt.row.notes))
+        if attempt.hand_in.untimed:
+            row.notes.append(attempt.hand_in.untimed)
         review = self.review(attempt)
         if review:
             row.notes = [review.said, *row.reasons, *row.notes]

@@ -7,15 +7,13 @@ import re
 import stat
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC
+from datetime import UTC, datetime
 from pathlib import Path
 
 import nbformat
 from marking import mark, same
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
-from nbgrader.utils import parse_utc
 from pictures import pictures
 
 MAX_FILE = 20 * 2**20  # bytes of a submitted notebook
@@ -83,14 +81,25 @@ def beside(folder: Path, topic: str) -> list[str]:
     return sorted(path.name for path in folder.glob("[!.]*.ipynb") if path.stem != topic)
 
 
-def moment(folder: Path) -> str:
-    """Return when the work was handed in, as nbgrader wrote it down; empty where nobody knows."""
-    with suppress(Unreadable, ValueError, OverflowError):
-        text = content(folder / "timestamp.txt", 100).decode().strip()
-        if re.fullmatch(r"[\d-]+ [\d:.]+ \w+", text):
-            # nbgrader's times have no zone: they are UTC. A date that is none raises.
-            return parse_utc(text).replace(tzinfo=UTC).isoformat()
-    return ""
+def moment(folder: Path) -> tuple[str, str]:
+    """Return when the work was handed in, as nbgrader wrote it down, and what is wrong with that.
+
+    Both are empty where there is no timestamp.txt.
+    """
+    path = folder / "timestamp.txt"
+    if not os.path.lexists(path):
+        return "", ""
+    try:
+        text = content(path, 100).decode(errors="replace").strip()
+        said = f"timestamp.txt says {shown(text)!r}"
+        if re.fullmatch(r"[0-9-]{10} [0-9:]{8}([.][0-9]{1,6})? UTC", text):
+            when = datetime.fromisoformat(text.removesuffix(" UTC"))
+            return when.replace(tzinfo=UTC).isoformat(), ""
+    except Unreadable as unreadable:
+        said = str(unreadable)
+    except ValueError:
+        pass  # the 99th of a month
+    return "", f"{said}; expected YYYY-MM-DD HH:MM:SS UTC: counted as in time"
 
 
 @dataclass(frozen=True)
@@ -102,6 +111,7 @@ class HandIn:
     beside: list[str] = field(default_factory=list)  # notebooks that are not read
     problem: str = ""
     submitted: str = ""  # ISO 8601; empty where nobody knows when
+    untimed: str = ""  # why timestamp.txt does not say when
 
     @property
     def fingerprint(self) -> str:
@@ -113,13 +123,14 @@ class HandIn:
 
 def handed_in(folder: Path, topic: str) -> HandIn:
     """Read what lies in a folder STUDENT/TOPIC."""
-    submitted = moment(folder)
+    submitted, untimed = moment(folder)
     try:
         path = chosen(folder, topic)
         data = content(path)
     except Unreadable as unreadable:
-        return HandIn(problem=str(unreadable), submitted=submitted)
-    return HandIn(data, path.name, beside(folder, topic), submitted=submitted)
+        return HandIn(problem=str(unreadable), submitted=submitted, untimed=untimed)
+    others = beside(folder, topic)
+    return HandIn(data, path.name, others, submitted=submitted, untimed=untimed)
 
 
 def taken(cell: dict) -> nbformat.NotebookNode:

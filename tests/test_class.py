@@ -515,6 +515,39 @@ def test_lateness_takes_points_off(classroom):
         assert (submission.late_submission_penalty, submission.total_seconds_late) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-11-21 16:48:00 CET",
+        "2026-11-21 16:48:00 +0100",
+        "2026-11-21 16:48:00",
+        "2026-99-99 16:48:00 UTC",
+        "",
+        "\x1b[2J<b>=1",
+    ],
+)
+def test_a_time_that_is_not_understood_is_a_note(classroom, text):
+    """It is not late, and not in silence; a teacher who corrects the file needs no new grading."""
+    (classroom.course / "course.toml").write_text(DUE, encoding="utf-8")
+    classroom.hand_in("ada", GOOD)
+    path = classroom.course / "submitted" / "ada" / TOPIC / "timestamp.txt"
+    path.write_text(text, encoding="utf-8")
+    for _ in range(2):
+        row = classroom.grade()["ada"]
+        assert (row.score, row.days_late, row.submitted) == (85, 0, "")
+        (note,) = row.notes
+        assert note.startswith(f"timestamp.txt says {text!r}; ") or "\x1b" in text
+        assert note.endswith("; expected YYYY-MM-DD HH:MM:SS UTC: counted as in time")
+        assert note.isprintable()
+    for good in ("2026-11-21 16:48:00 UTC", "2026-11-21 16:48:00.000000 UTC\n"):
+        path.write_text(good, encoding="utf-8")
+        row = classroom.grade()["ada"]
+        assert classroom.runs == []
+        assert (row.notes, row.submitted) == ([], "2026-11-21T16:48:00+00:00")
+    path.unlink()
+    assert classroom.grade()["ada"].reason == ""
+
+
 def test_of_attempts_the_best_after_lateness_counts(classroom):
     said = 'attempts = "best"\n' + DUE.replace("10", "60")
     (classroom.course / "course.toml").write_text(said, encoding="utf-8")
