@@ -3,7 +3,8 @@
 COURSE/attempts/STUDENT/TOPIC/NNN.ipynb         a hand-in, as it came
                               NNN.graded.ipynb  the same after its tests, as students may see it
                               NNN.json          its result; written last
-                              counts.json       what the gradebook and autograded/ hold
+                              counts.json       what the gradebook and autograded/ hold, and
+                                                what a person had read who gave points
 COURSE/releases/TOPIC/VERSION.ipynb             each version of the assignment that was graded with
 
 A file is replaced as a whole. So a grader that is killed leaves the old one or the new one.
@@ -34,6 +35,7 @@ class Attempt:
     hand_in: HandIn  # without its bytes
     row: Row  # as the tests found it: without lateness, review and a person's points
     scores: dict[str, float | None] = field(default_factory=dict)  # by cell; None: not known
+    to_read: dict[str, str] = field(default_factory=dict)  # digests, by cell
     version: str = ""  # of the assignment
     notebook: str = ""  # digest of NNN.graded.ipynb
 

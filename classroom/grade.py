@@ -35,6 +35,7 @@ from attempts import (
     attempts,
     count,
     counted,
+    digest,
     graded_path,
     keep,
     next_number,
@@ -45,9 +46,11 @@ from execute import executed
 from feedback import as_text, closed, write_feedback
 from gradebook import Gradebook, Standing
 from marking import (
+    attached,
     is_explanation,
     is_test,
     key,
+    lines,
     mark,
     mistakes,
     points,
@@ -115,27 +118,58 @@ def assignment(course: Path, topic: str) -> Assignment:
     )
 
 
-def untouched(source: nbformat.NotebookNode, notebook: nbformat.NotebookNode) -> set[str]:
-    """Return the explanations that stand as they were handed out."""
-    given = {mark(c)["grade_id"]: c.source for c in release(source).cells if is_explanation(c)}
-    # An explanation below its cell, and not in it, is written all the same: as text anywhere,
-    # behind the last test also as a comment in code.
+def written_elsewhere(source: nbformat.NotebookNode, notebook: nbformat.NotebookNode) -> list:
+    """Return the cells that may hold an explanation below its cell, and not in it.
+
+    That is text anywhere, and behind the last test also a comment in code.
+    """
     ours = {cell.source for cell in source.cells}
     last = max((k for k, cell in enumerate(notebook.cells) if is_test(cell)), default=0)
-    written = any(
-        (cell.cell_type == "markdown" or k > last)
+    return [
+        cell
+        for k, cell in enumerate(notebook.cells)
+        if (cell.cell_type == "markdown" or k > last)
         and not mark(cell)
         and cell.source.strip()
         and cell.source not in ours
-        for k, cell in enumerate(notebook.cells)
-    )
-    if written:
+    ]
+
+
+def untouched(source: nbformat.NotebookNode, notebook: nbformat.NotebookNode) -> set[str]:
+    """Return the explanations that stand as they were handed out."""
+    given = {mark(c)["grade_id"]: c.source for c in release(source).cells if is_explanation(c)}
+    if written_elsewhere(source, notebook):
         return set()
     return {
         mark(cell)["grade_id"]
         for cell in notebook.cells
         if is_explanation(cell) and cell.source.strip() == given[mark(cell)["grade_id"]].strip()
     }
+
+
+def to_read(
+    source: nbformat.NotebookNode, notebook: nbformat.NotebookNode, row: Row
+) -> dict[str, str]:
+    """Return for each cell with points a digest of what a person reads who gives points there.
+
+    For an explanation that is its text, its task and its maximum: the code above it may change. For
+    a test it is the hand-in, the test and what it gave.
+    """
+    answers = {mark(cell).get("grade_id"): cell for cell in notebook.cells}
+    elsewhere = [(lines(c.source), attached(c)) for c in written_elsewhere(source, notebook)]
+    found, task = {}, []
+    for ours, given in zip(source.cells, release(source).cells, strict=True):
+        name, points = mark(ours).get("grade_id"), mark(ours).get("points")
+        if is_explanation(ours):
+            answer = answers[name]
+            text = [lines(answer.source), attached(answer), elsewhere]
+            found[name] = [points, *task, lines(given.source), text]
+        elif is_test(ours):
+            found[name] = [points, lines(ours.source), row.fingerprint, row.questions[name]]
+        # The task of an explanation stands in the texts right before it.
+        plain = ours.cell_type == "markdown" and not is_explanation(ours)
+        task = [*task, lines(given.source)] if plain else []
+    return {name: digest(json.dumps(said, sort_keys=True).encode()) for name, said in found.items()}
 
 
 def graded(
@@ -172,7 +206,8 @@ def graded(
     }
     row.seconds = round(time.monotonic() - start, 2)
     scores = row.questions | dict.fromkeys(untried, 0)
-    attempt = Attempt(0, hand_in, row, scores, task.version)
+    digests = to_read(task.source, notebook, row)
+    attempt = Attempt(0, hand_in, row, scores, digests, task.version)
     return attempt, closed(notebook, task.source)
 
 
@@ -378,14 +413,20 @@ class Class:
             "extension": extension.total_seconds() if extension else 0,
         }
         held = counted(self.course, student, topic)
+        # What a person finds at each cell, and what one found there who gave points.
+        shown = {name: [found, *row.reasons] for name, found in attempt.to_read.items()}
+        read = dict(held.get("read", {}))
         standing = self.standings.get((student, topic))
         if standing is None or any(held.get(name) != now[name] for name in now):
+            for name in self.gradebook.settled(student, topic):
+                read[name] = held.get("shown", {}).get(name, [])
             standing = self.gradebook.record(
                 student,
                 topic,
                 attempt.scores | row.questions,
                 review=bool(row.reasons),
                 anew=standing is None or held.get("grading") != attempt.grading,
+                read={name for name in shown if set(shown[name]) <= set(read.get(name, []))},
                 submitted=row.submitted,
                 extension=extension,
             )
@@ -400,6 +441,7 @@ class Class:
         else:
             row.status = "needs review" if row.reasons else "needs grading"
         now |= {"number": attempt.number, "note": on_top(row, review)}
+        now |= {"shown": shown, "read": read}
         path = self.course / "autograded" / student / topic / f"{topic}.ipynb"
         if now != held or not path.is_file():
             notebook = json.loads(graded_path(self.course, attempt).read_bytes())
@@ -596,8 +638,9 @@ def main() -> None:
         said = f"stopped; {status.count('waiting')} submissions wait. To go on: make grade again"
         print(f"First Token: {said}. What is known: {report}", file=sys.stderr)
         sys.exit(130)
-    total, to_read = some(len(rows), "row"), some(status.count("needs grading"), "explanation")
-    print(f"{total}, {status.count('needs review')} to review, {to_read} to read: {report}")
+    total, review = some(len(rows), "row"), status.count("needs review")
+    explanations = some(status.count("needs grading"), "explanation")
+    print(f"{total}, {review} to review, {explanations} to read: {report}")
 
 
 if __name__ == "__main__":

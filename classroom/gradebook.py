@@ -170,6 +170,20 @@ class Gradebook:
         db.flush()
         return submission, notebook
 
+    def settled(self, student: str, topic: str) -> set[str]:
+        """Return the cells for which a person gave points, and which nobody is to read again."""
+        rows = (
+            self.database.db.query(GradeCell.name)
+            .select_from(Grade)
+            .join(GradeCell, Grade.cell_id == GradeCell.id)
+            .join(SubmittedNotebook, Grade.notebook_id == SubmittedNotebook.id)
+            .join(SubmittedAssignment, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
+            .join(Assignment, SubmittedAssignment.assignment_id == Assignment.id)
+            .filter(SubmittedAssignment.student_id == student, Assignment.name == topic)
+            .filter(Grade.manual_score.is_not(None), Grade.needs_manual_grade.is_(False))
+        )
+        return {name for (name,) in rows}
+
     def record(
         self,
         student: str,
@@ -177,13 +191,15 @@ class Gradebook:
         scores: dict[str, float | None],
         review: bool,
         anew: bool,
+        read: set[str],
         submitted: str = "",
         extension: timedelta | None = None,
     ) -> Standing:
         """Write the automatic points; what a person gave stays. Return where that leaves it.
 
-        With `review`, a person has to look at every cell. Work that was graded `anew` is to be read
-        again where a person gave points before; else only a review was decided, or the date moved.
+        With `review`, a person has to look at every cell. In work that was graded `anew`, what a
+        person gave points for is to be read again, except the cells that stand as they were `read`.
+        Else only a review was decided, or the date moved.
         """
         db = self.database.db
         try:
@@ -199,7 +215,7 @@ class Gradebook:
                 automatic, given = scores.get(name), grade.manual_score is not None
                 needs = grade.needs_manual_grade
                 if anew:
-                    needs = review or automatic is None or given
+                    needs = name not in read if given else review or automatic is None
                 elif not given and automatic is not None:
                     needs = review
                 grade.auto_score, grade.needs_manual_grade = automatic, needs

@@ -338,7 +338,7 @@ def test_a_picture_in_an_explanation_is_kept(classroom):
 
 
 def test_a_person_has_the_last_word(classroom):
-    """What is given in Formgrader arrives in the report, stays, and is read anew with new work."""
+    """What is given in Formgrader arrives in the report, and stays."""
     classroom.hand_in("ada", GOOD | EXPLAINED)
     classroom.hand_in("bob", ODD)
     rows = classroom.grade()
@@ -350,9 +350,110 @@ def test_a_person_has_the_last_word(classroom):
     assert (rows["ada"].status, rows["ada"].score, rows["ada"].total) == ("graded", 97, 100)
     assert (rows["bob"].status, rows["bob"].score) == ("graded", 65)
     assert "Not final" not in classroom.autograded("ada") + classroom.autograded("bob")
-    classroom.hand_in("ada", HALF | EXPLAINED)
+
+
+def test_what_was_read_is_not_to_be_read_again(classroom):
+    """Points for the same explanation of the same task stay, whatever else is graded anew."""
+    for student in ("ada", "bob"):
+        classroom.hand_in(student, GOOD | EXPLAINED)
+    classroom.grade()
+    classroom.give("ada", explain=12)
+    tests = corrected()
+    next(c for c in tests.cells if is_test(c)).metadata.nbgrader.points = 20
+    for step, score in [
+        (lambda: None, 97),
+        (lambda: teach(classroom.course, corrected(explain="Our own answer.")), 97),
+        (lambda: classroom.hand_in("ada", HALF | EXPLAINED), 57),
+        (lambda: teach(classroom.course, corrected(double_tests="double(1)")), 97),
+        (lambda: teach(classroom.course, tests), 57),
+    ]:
+        step()
+        row = classroom.grade(again=[""])["ada"]
+        assert set(classroom.runs) == {"ada", "bob"}
+        assert (row.status, row.score) == ("graded", score)
+        assert classroom.in_gradebook("ada")["explain"] == (None, 12, False)
+        assert classroom.in_gradebook("bob")["explain"] == (None, None, True)
+        assert "Not final" not in classroom.autograded("ada")
+
+
+BEGUN = "Two sentences:\n### BEGIN SOLUTION\nBecause.\n### END SOLUTION"
+
+
+def other_maximum() -> nbformat.NotebookNode:
+    notebook = tiny_assignment.source()
+    notebook.cells[-1].metadata.nbgrader.points = 20
+    return notebook
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda room: room.hand_in("ada", GOOD | {"explain": "Because."}),
+        lambda room: room.hand_in("ada", GOOD | EXPLAINED | {"title": "What I also mean"}),
+        lambda room: teach(room.course, corrected(question="Explain both functions.")),
+        lambda room: teach(room.course, corrected(explain=BEGUN)),
+        lambda room: teach(room.course, other_maximum()),
+    ],
+    ids=["text", "text elsewhere", "task", "stub", "maximum"],
+)
+def test_another_explanation_or_task_is_to_be_read(classroom, change):
+    """The points stay as a proposal until a person looks, however often it is graded."""
+    classroom.hand_in("ada", GOOD | EXPLAINED)
+    classroom.grade()
+    classroom.give("ada", explain=12)
+    assert classroom.grade()["ada"].status == "graded"
+    change(classroom)
+    for again in ([], [""]):
+        row = classroom.grade(again=again)["ada"]
+        assert (row.status, row.score) == ("needs grading", None)
+        assert classroom.in_gradebook("ada")["explain"] == (None, 12, True)
+    classroom.give("ada", explain=13)
+    for again in ([], [""]):
+        assert classroom.grade(again=again)["ada"].score == 98
+
+
+def test_the_explanation_that_was_read_may_come_back(classroom):
+    other = GOOD | {"explain": "It doubles."}
+    classroom.hand_in("ada", GOOD | EXPLAINED)
+    classroom.grade()
+    classroom.give("ada", explain=12)
+    for answers, status in [(other, "needs grading"), (GOOD | EXPLAINED, "graded")]:
+        classroom.hand_in("ada", answers)
+        assert classroom.grade()["ada"].status == status
+    # Points for another text are none for this one.
+    classroom.hand_in("ada", other)
+    classroom.grade()
+    classroom.give("ada", explain=5)
+    classroom.hand_in("ada", GOOD | EXPLAINED)
     assert classroom.grade()["ada"].status == "needs grading"
-    assert classroom.in_gradebook("ada")["explain"] == (None, 12, True)
+
+
+def test_a_new_reason_asks_a_person_again(classroom, monkeypatch):
+    """Also where points were given; the reason that a person knew does not."""
+    classroom.hand_in("ada", ODD | EXPLAINED)
+    assert classroom.grade()["ada"].status == "needs review"
+    classroom.give("ada", double_tests=20, scale_tests=45, explain=10)
+    for _ in range(2):
+        assert classroom.grade(again=[""])["ada"].score == 75
+    monkeypatch.setattr(grade, "executed", lambda *those: [*played(*those), "memory: cut off"])
+    for _ in range(2):
+        assert classroom.grade(again=[""])["ada"].status == "needs review"
+        assert all(waits for _, _, waits in classroom.in_gradebook("ada").values())
+
+
+def test_points_for_a_test_are_for_one_hand_in(classroom):
+    """A person who gave points for odd work is asked when other work comes."""
+    classroom.hand_in("ada", ODD)
+    classroom.grade()
+    classroom.give("ada", double_tests=20, scale_tests=45, explain=0)
+    assert classroom.grade()["ada"].score == 65
+    classroom.hand_in("ada", GOOD)
+    assert classroom.grade()["ada"].status == "needs grading"
+    assert classroom.in_gradebook("ada") == {
+        "double_tests": (40, 20, True),
+        "scale_tests": (45, 45, True),
+        "explain": (0, 0, False),
+    }
 
 
 def test_accept_counts_what_the_tests_found(classroom):
@@ -609,7 +710,7 @@ def test_a_correction_may_add_and_remove_tests(classroom):
     assert classroom.in_gradebook("ada") == {
         "scale_tests": (45, None, False),
         "more_tests": (5, None, False),
-        "explain": (None, 10, True),
+        "explain": (None, 10, False),
     }
 
 
