@@ -38,6 +38,9 @@ WORKERS := -n logical --maxprocesses 4 --dist loadfile
 CHAPTERS := $(sort $(wildcard notebooks/[0-9][0-9]_*.ipynb))
 CHOSEN := $(firstword $(if $(CHAPTER),$(filter notebooks/$(CHAPTER)_% notebooks/0$(CHAPTER)_%,$(CHAPTERS)),$(CHAPTERS)))
 
+NODE_TOOLS := _build/node/node_modules/.bin
+SCRIPTS := lib/firsttoken/live book/_static/*.js
+
 # Each failure is one line that says what to do: $(call fail,message)
 fail = { echo "First Token: $(1)" >&2; exit 1; }
 not_installed = if grep -qiE 'NewConnection|NameResolution|dns error|Temporary failure|timed out|unreachable|ProxyError' .venv/install.log; \
@@ -132,6 +135,10 @@ check: .venv/test .venv/book ## what CI runs: linters, tests, site, real browser
 	@.venv/bin/lint-imports
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory book
+	@echo "Checking the scripts of the live views."
+	@cp book/eslint.config.mjs _build/node/
+	@$(NODE_TOOLS)/eslint --config _build/node/eslint.config.mjs $(SCRIPTS)
+	@$(NODE_TOOLS)/prettier --print-width 100 --check --log-level warn $(SCRIPTS)
 	@echo "Opening the site and JupyterLab in a browser."
 	@$(PY) -m pytest $(WORKERS) -m browser tests/browser
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import yaml
 
+from firsttoken.live import assets
+
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"
 BUILD = ROOT / "_build"
@@ -30,6 +32,7 @@ INPUTS = ("lib", "data", "constraints.txt")
 def main() -> int:
     BUILD.mkdir(exist_ok=True)
     fetch_scripts()
+    write_live()
     # On a new machine this builds the font cache; in a notebook its notice would be a warning.
     importlib.import_module("matplotlib.font_manager")
     drop_stale_outputs()
@@ -74,6 +77,14 @@ def fetch_scripts() -> None:
     for file in files(mathjax / "input" / "tex" / "extensions"):
         copy(file, STATIC / "mathjax" / file.relative_to(mathjax))
     stamp.write_text(locked)
+
+
+def write_live() -> None:
+    """Put what the live views load into _build/static, in a folder named by its version."""
+    place = STATIC / "live"
+    if not (place / assets.version()).exists():
+        shutil.rmtree(place, ignore_errors=True)
+        assets.write(STATIC)
 
 
 def copy(source: Path, target: Path) -> None:

@@ -13,6 +13,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from browser.playground import Stage, served_stage
 from browser.visit import PAGES, SITE
 
 FLAGS = [
@@ -53,6 +54,21 @@ def address() -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def _served(browser, tmp_path_factory) -> Iterator[Stage]:
+    with served_stage(browser, tmp_path_factory.mktemp("playground")) as stage:
+        yield stage
+
+
+@pytest.fixture
+def stage(_served) -> Iterator[Stage]:
+    """Show live views on pages of their own; what went wrong in a page fails the test."""
+    _served.troubles.clear()
+    yield _served
+    _served.close()
+    assert _served.troubles == [], "\n".join(_served.troubles)
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -1,0 +1,15 @@
+"""The model in the page: views that run the shipped pair on the reader's own text.
+
+In JupyterLab a view is a widget; on the website the same component runs without a kernel. Both read
+the shipped weights and tokenizer themselves, in the browser, and agree with this library.
+A view is shown by ending a cell with it, and a later cell can go on from what the reader did:
+
+    prompt = live.next_token("def ")
+    prompt
+
+    generate(model, tokenizer().encode(prompt.text), prompt.params)
+"""
+
+from firsttoken.live.views import View, cache, inside, next_token, speculation, surprise
+
+__all__ = ["View", "cache", "inside", "next_token", "speculation", "surprise"]

@@ -1,0 +1,80 @@
+"""What a view loads: the script, the weights, the tokenizer, packed for the way to the browser."""
+
+import functools
+import gzip
+import hashlib
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from firsttoken.paths import data_path
+
+FILES = (
+    "tokenizer.json",
+    "target/config.json",
+    "target/model.safetensors",
+    "draft/config.json",
+    "draft/model.safetensors",
+)
+"""The shipped files that a page reads, by their names under data/model."""
+
+
+@functools.cache
+def packed(name: str) -> bytes:
+    """Return a shipped file as it travels: compressed, 5.5 MB for the pair.
+
+    Of a number in bfloat16 the second byte (sign and most of the exponent) repeats itself much and
+    the first hardly at all. So the bytes of weights travel apart, first all the first ones, then
+    all the second ones: an eighth less than the file compressed as it is. The page weaves them
+    together again, and what it then has is the file, byte for byte.
+
+    Raises: ValueError for a name that is not in FILES.
+    """
+    content = _content(name)
+    if name.endswith(".safetensors"):
+        content = content[0::2] + content[1::2]
+    return gzip.compress(content, compresslevel=9, mtime=0)
+
+
+@functools.cache
+def manifest() -> dict[str, Any]:
+    """Return, for each file: its size, its size on the way, and the SHA-256 of its content."""
+    return {
+        name: {
+            "bytes": len(_content(name)),
+            "packed_bytes": len(packed(name)),
+            "sha256": hashlib.sha256(_content(name)).hexdigest(),
+        }
+        for name in FILES
+    }
+
+
+def script() -> str:
+    """Return the component itself: one JavaScript module (`book/bundle.py` writes it)."""
+    return files("firsttoken").joinpath("live/bundle.js").read_text("utf-8")
+
+
+@functools.cache
+def version() -> str:
+    """Return a name for what is shipped: it changes when a file or the script does."""
+    everything = script() + json.dumps(manifest(), sort_keys=True)
+    return hashlib.sha256(everything.encode()).hexdigest()[:12]
+
+
+def write(folder: Path) -> Path:
+    """Write all that a view on a website loads into folder/live/VERSION and return that place."""
+    place = folder / "live" / version()
+    for name in FILES:
+        target = place / f"{name}.gz"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(packed(name))
+    (place / "live.js").write_text(script(), "utf-8")
+    (place / "manifest.json").write_text(json.dumps(manifest()), "utf-8")
+    return place
+
+
+def _content(name: str) -> bytes:
+    if name not in FILES:
+        raise ValueError(f"name must be one of {', '.join(FILES)}, got {name!r}")
+    return data_path(f"model/{name}").read_bytes()

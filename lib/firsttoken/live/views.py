@@ -1,0 +1,124 @@
+"""The five views, each with what it shows before the model has been loaded."""
+
+import html
+import json
+import os
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+import anywidget
+import traitlets
+
+from firsttoken.live import assets, stills
+from firsttoken.sampling import SamplingParams
+
+
+class View(anywidget.AnyWidget):
+    """A view of the shipped model at work, and what the reader has done in it.
+
+    `text` is what stands in its text field, `settings` all that can be set, by name; both change
+    when the reader changes them, and setting them changes the view.
+    """
+
+    _esm = assets.script()
+    view = traitlets.Unicode().tag(sync=True)
+    settings = traitlets.Dict().tag(sync=True)
+    still = traitlets.Unicode().tag(sync=True)  # HTML: what is shown until the reader touches it
+    manifest = traitlets.Dict(assets.manifest()).tag(sync=True)
+    version = traitlets.Unicode(assets.version()).tag(sync=True)
+
+    def __init__(self, view: str, still: str, settings: Mapping[str, Any]):
+        super().__init__(view=view, still=still, settings=dict(settings))
+        self.on_msg(self._answer)
+
+    @property
+    def text(self) -> str:
+        """The reader's text."""
+        return self.settings["text"]
+
+    @text.setter
+    def text(self, text: str) -> None:
+        self.settings = {**self.settings, "text": text}
+
+    @property
+    def params(self) -> SamplingParams:
+        """The reader's settings, for `generate`."""
+        known = SamplingParams.__dataclass_fields__
+        return SamplingParams(**{k: v for k, v in self.settings.items() if k in known})
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        if os.environ.get("FIRSTTOKEN_SITE") == "1":
+            return {"text/html": site_html(self.view, self.settings, self.still)}
+        return super()._repr_mimebundle_(**options)
+
+    def _answer(self, _widget: Any, message: Mapping[str, Any], _buffers: Any) -> None:
+        """Send a file that the page asks for, in pieces, so that it can show how far it is."""
+        if message.get("kind") != "file":
+            return
+        content, size = assets.packed(message["name"]), 1 << 18
+        pieces = [content[at : at + size] for at in range(0, len(content), size)]
+        for index, piece in enumerate(pieces):
+            about = {"kind": "piece", "name": message["name"], "index": index, "n": len(pieces)}
+            self.send(about, buffers=[piece])
+
+
+def site_html(view: str, settings: Mapping[str, Any], still: str) -> str:
+    """Return a view for the website: the still figure, and the few lines that bring it to life."""
+    loader = files("firsttoken").joinpath("live/loader.js").read_text("utf-8")
+    style = files("firsttoken").joinpath("live/loader.css").read_text("utf-8")
+    given = html.escape(json.dumps(settings), quote=True)
+    return (
+        f'<div class="ft-live" data-view="{view}" data-settings="{given}" '
+        f'data-assets="_static/live/{assets.version()}/">{still}</div>'
+        f"<style>{style}</style><script>{loader}</script>"
+    )
+
+
+def next_token(
+    text: str = "def ",
+    *,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    repetition_penalty: float = 1.0,
+    seed: int = 0,
+) -> View:
+    """Show the likeliest next tokens after a text, with everything that chooses among them."""
+    settings = {
+        "text": text,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "seed": seed,
+    }
+    return View("next_token", stills.next_token(settings), settings)
+
+
+def inside(text: str = "def ", *, layer: int = 0, head: int = 0) -> View:
+    """Show what each head reads and each layer would say; heads can be silenced."""
+    settings = {"text": text, "layer": layer, "head": head, "silenced": []}
+    return View("inside", stills.inside(settings), settings)
+
+
+def cache(text: str = "def ", *, use_cache: bool = True, max_tokens: int = 200) -> View:
+    """Show keys and values filling while the model writes, with a switch that turns them off."""
+    settings = {"text": text, "use_cache": use_cache, "max_tokens": max_tokens}
+    return View("cache", stills.cache(settings), settings)
+
+
+def speculation(
+    text: str = "def ", *, gamma: int = 4, temperature: float = 1.0, seed: int = 0
+) -> View:
+    """Show which tokens of a draft the target keeps, and what that brings on the clock."""
+    settings = {"text": text, "gamma": gamma, "temperature": temperature, "seed": seed}
+    return View("speculation", stills.speculation(settings), settings)
+
+
+def surprise(text: str = "def f(x):\n    return x\n") -> View:
+    """Show the loss of each token of a text, and its bits per byte."""
+    settings = {"text": text}
+    return View("surprise", stills.surprise(settings), settings)

@@ -1,0 +1,117 @@
+"""A small site with live views alone, for tests that need no chapter around them.
+
+`stage.open(view, …)` shows views as the built site does; `stage.engine()` opens a page that has the
+model and nothing else, and its `engine` can be asked with `page.evaluate`.
+"""
+
+import functools
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from playwright.sync_api import Browser, BrowserContext, Page
+
+from browser.visit import SCREENS
+from firsttoken.live import View, assets
+from firsttoken.live.views import site_html
+
+# The theme's variables as the book's theme sets them, so that colours can be looked at.
+THEMES = """<style>
+:root { color-scheme: light; --pst-color-background: #fff; --pst-color-surface: #f3f4f5;
+  --pst-color-text-base: #222832; --pst-color-text-muted: #48566b; --pst-color-border: #d1d5da;
+  --pst-color-primary: #0a7d91; --pst-color-link: #0a7d91; }
+@media (prefers-color-scheme: dark) { :root { color-scheme: dark;
+  --pst-color-background: #14181e; --pst-color-surface: #222832; --pst-color-text-base: #ced6dd;
+  --pst-color-text-muted: #9ca4af; --pst-color-border: #48566b; --pst-color-primary: #3fb1c5;
+  --pst-color-link: #3fb1c5; } }
+body { background: var(--pst-color-background); color: var(--pst-color-text-base);
+  font: 16px/1.5 system-ui, sans-serif; margin: 1rem; }
+</style>"""
+OPEN = """async ({draft}) => {
+    const live = await import(new URL("live.js", window.assets));
+    const root = document.createElement("div");
+    root.dataset.assets = window.assets;
+    window.engine = await live.openEngine(live.siteHost(root), () => {});
+    if (draft) await window.engine.need("draft", () => {});
+}"""
+
+
+class Stage:
+    """A served folder with the assets, and a browser that reaches nothing else."""
+
+    def __init__(self, browser: Browser, folder: Path, address: str):
+        self.browser, self.folder, self.address = browser, folder, address
+        self.troubles: list[str] = []
+        self.contexts: list[BrowserContext] = []
+        self._n_pages = 0
+
+    @property
+    def assets(self) -> Path:
+        """The folder of what the views load."""
+        return self.folder / "_static" / "live" / assets.version()
+
+    def open(self, *views: View, theme: str = "light", screen: str = "desktop", **options) -> Page:
+        """Open a page with some views, as the site shows them: not yet started."""
+        body = "\n".join(site_html(v.view, v.settings, v.still) for v in views)
+        return self._page(body, theme, screen, **options)
+
+    def engine(self, draft: bool = False) -> Page:
+        """Open a page whose `engine` runs the target, and the draft if wanted."""
+        place = f"{self.address}_static/live/{assets.version()}/"
+        page = self._page(f"<script>window.assets = {place!r}</script>", "light", "desktop")
+        page.evaluate(OPEN, {"draft": draft})
+        return page
+
+    def _page(self, body: str, theme: str, screen: str, **options) -> Page:
+        self._n_pages += 1
+        name = f"page{self._n_pages}.html"
+        head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        (self.folder / name).write_text(
+            f'<!doctype html><html lang="en" data-content_root="./"><title>t</title>{head}{THEMES}'
+            f"<body><main>{body}</main></body></html>",
+            "utf-8",
+        )
+        touch = screen == "phone"
+        context = self.browser.new_context(
+            viewport=SCREENS[screen],
+            color_scheme=theme,
+            has_touch=touch,
+            is_mobile=touch,
+            **options,
+        )
+        self.contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: self.troubles.append(f"page error: {error}"))
+        page.on("console", lambda m: m.type == "error" and self.troubles.append(m.text))
+        page.on("request", self._only_this_site)
+        page.goto(self.address + name)
+        return page
+
+    def _only_this_site(self, request) -> None:
+        if not request.url.startswith((self.address, "data:", "blob:")):
+            self.troubles.append(f"outside request: {request.url}")
+
+    def close(self) -> None:
+        for context in self.contexts:
+            context.close()
+        self.contexts.clear()
+
+
+@contextmanager
+def served_stage(browser: Browser, folder: Path) -> Iterator[Stage]:
+    """Serve a new folder with the assets."""
+    shutil.rmtree(folder / "_static", ignore_errors=True)
+    assets.write(folder / "_static")
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_arguments):
+            pass
+
+    handler = functools.partial(Quiet, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield Stage(browser, folder, f"http://127.0.0.1:{server.server_port}/")
+        server.shutdown()
