@@ -7,6 +7,12 @@ export default [
   js.configs.recommended,
   {
     languageOptions: { globals: { ...globals.browser, ...globals.worker } },
-    rules: { "prefer-const": "error", "no-var": "error", eqeqeq: "error" },
+    rules: {
+      // All views are called alike, though not each needs all it is given.
+      "no-unused-vars": ["error", { args: "none" }],
+      "prefer-const": "error",
+      "no-var": "error",
+      eqeqeq: "error",
+    },
   },
 ];

@@ -8,30 +8,62 @@ import { nextToken } from "./views/next_token.js";
 import { waiting } from "./views/parts.js";
 import { speculation } from "./views/speculation.js";
 import { surprise } from "./views/surprise.js";
+import frame from "./loader.css";
 import style from "./live.css";
 
 const VIEWS = { next_token: nextToken, inside, cache, speculation, surprise };
+const NAMES = {
+  next_token: "The next token, live",
+  inside: "Inside the model, live",
+  cache: "The cache, live",
+  speculation: "Speculative decoding, live",
+  surprise: "Loss per token, live",
+};
 const NEEDS_DRAFT = ["speculation"];
 
 // Put a view in the place of its still figure. `shared` holds the settings: get() and
 // set(changes) on this side, and onChange(handler) for changes from Python.
 async function start(root, name, host, shared) {
-  if (!document.getElementById("ft-live-style")) {
-    const sheet = document.createElement("style");
-    sheet.id = "ft-live-style";
-    sheet.textContent = style;
-    document.head.append(sheet);
-  }
+  addStyle("ft-live-style", style);
+  root.setAttribute("role", "group");
+  root.setAttribute("aria-label", NAMES[name]);
   const wait = waiting(root);
-  try {
-    const engine = await openEngine(host, wait.progress);
-    if (NEEDS_DRAFT.includes(name)) await engine.need("draft", wait.progress);
-    wait.done();
-    return VIEWS[name](root, engine, shared);
-  } catch (error) {
-    wait.failed(error);
-    return () => {};
+  const engine = await untilLoaded(wait, host, NEEDS_DRAFT.includes(name));
+  wait.done();
+  const end = VIEWS[name](root, engine, shared);
+  focusInside(root);
+  return end;
+}
+
+// What fails on the way is told to the reader, who may have it tried again.
+async function untilLoaded(wait, host, withDraft) {
+  for (;;) {
+    try {
+      const engine = await openEngine(host, wait.progress);
+      if (withDraft) await engine.need("draft", wait.progress);
+      return engine;
+    } catch (error) {
+      await host.forget();
+      await new Promise((again) => wait.failed(error, again));
+    }
   }
+}
+
+// The button that had the focus is gone: typing goes on in the view. Where a finger points, a
+// keyboard on the screen would hide half of it, so there only the view itself is focused.
+function focusInside(root) {
+  const field = root.querySelector("textarea, input, button");
+  const finger = matchMedia("(pointer: coarse)").matches;
+  root.tabIndex = -1;
+  (finger || !field ? root : field).focus({ preventScroll: true });
+}
+
+function addStyle(id, text) {
+  if (document.getElementById(id)) return;
+  const sheet = document.createElement("style");
+  sheet.id = id;
+  sheet.textContent = text;
+  document.head.append(sheet);
 }
 
 export function mount(root) {
@@ -47,27 +79,32 @@ export function mount(root) {
 }
 
 function render({ model, el }) {
+  addStyle("ft-live-frame", frame);
   const root = document.createElement("div");
   root.className = "ft-live";
+  root.dataset.lmSuppressShortcuts = "true"; // keys pressed in here are not JupyterLab's
   root.innerHTML = model.get("still");
   el.append(root);
+  const ends = [];
   const shared = {
     get: () => model.get("settings"),
     set: (changes) => {
       model.set("settings", { ...model.get("settings"), ...changes });
       model.save_changes();
     },
-    onChange: (handler) => model.on("change:settings", () => handler(model.get("settings"))),
+    onChange: (handler) => {
+      const heard = () => handler(model.get("settings"));
+      model.on("change:settings", heard);
+      ends.push(() => model.off("change:settings", heard));
+    },
   };
   const host = kernelHost(model);
-  let stop = () => {};
-  const begin = async () => {
-    button?.removeEventListener("click", begin);
-    stop = await start(root, model.get("view"), host, shared);
+  const begin = async (event) => {
+    event.target.disabled = true;
+    ends.push(await start(root, model.get("view"), host, shared));
   };
-  const button = root.querySelector(".ft-live-start");
-  button?.addEventListener("click", begin);
-  return () => stop();
+  root.querySelector(".ft-live-start").addEventListener("click", begin, { once: true });
+  return () => ends.forEach((end) => end());
 }
 
 export { openEngine, siteHost };

@@ -2,21 +2,24 @@
 (() => {
   if (window.firstTokenLoadsViews) return;
   window.firstTokenLoadsViews = true;
+  let script; // its address; a new one after a failure, or a browser would answer from memory
   document.addEventListener("click", async (event) => {
     const button = event.target.closest(".ft-live[data-view] .ft-live-start");
     if (!button) return;
     const root = button.closest(".ft-live");
-    button.disabled = true;
     const base = document.documentElement.dataset.content_root || "./";
+    script ??= new URL(`${base}${root.dataset.assets}live.js`, document.baseURI);
+    button.disabled = true;
     try {
-      const script = new URL(`${base}${root.dataset.assets}live.js`, document.baseURI);
-      await (await import(script)).mount(root);
+      (await import(script)).mount(root);
     } catch {
-      const note = document.createElement("p");
+      script.search = `again=${Date.now()}`;
+      button.disabled = false;
+      let note = root.querySelector("[role=alert]");
+      note ??= button.parentNode.appendChild(document.createElement("span"));
       note.setAttribute("role", "alert");
       note.textContent =
-        "The script of this view could not be loaded. The page works without it; reload to try again.";
-      button.replaceWith(note);
+        "The script of this view could not be loaded. The page works without it; press again to try once more.";
     }
   });
 })();

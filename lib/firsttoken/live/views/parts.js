@@ -1,10 +1,266 @@
-// Pieces that views are made of: sliders, bars, buttons, the progress bar.
-export function waiting(root) {
+// Pieces that views are made of. Each function returns an element, or an object with its `element`
+// and what can be done with it. None knows the engine.
+
+const ANNOUNCED_EVERY_MS = 3000; // a screen reader needs time to finish a sentence
+let n_ids = 0;
+
+// An element with attributes and children; an attribute that is false or undefined is left out.
+export function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== undefined && value !== false)
+      element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children);
+  return element;
+}
+
+// Return a function that has `paint` called in the next frame, once, however often it is called.
+export function painter(paint) {
+  let frame = 0;
+  return () => {
+    frame ||= requestAnimationFrame(() => {
+      frame = 0;
+      paint();
+    });
+  };
+}
+
+export function button(label, onPress, { primary = false } = {}) {
+  const element = make("button", { type: "button", class: primary && "ft-primary" }, label);
+  element.addEventListener("click", onPress);
+  return element;
+}
+
+// A button that is pressed or not; onChange gets the new state.
+export function toggle(label, pressed, onChange) {
+  const element = button(label, () => {
+    set(element.getAttribute("aria-pressed") !== "true");
+    onChange(element.getAttribute("aria-pressed") === "true");
+  });
+  const set = (on) => element.setAttribute("aria-pressed", String(on));
+  set(pressed);
+  return { element, set };
+}
+
+// A range with its name and a readout; `format` writes a value for eye and ear alike.
+export function slider(label, { min, max, step = 1, value, format = String }, onInput) {
+  const id = newId();
+  const input = make("input", { type: "range", id, min, max, step });
+  const readout = make("span", { class: "ft-readout", "aria-hidden": "true" });
+  const show = () => {
+    readout.textContent = format(Number(input.value));
+    input.setAttribute("aria-valuetext", readout.textContent);
+  };
+  const set = (number) => {
+    input.value = number;
+    show();
+  };
+  set(value);
+  input.addEventListener("input", () => {
+    show();
+    onInput(Number(input.value));
+  });
+  const name = make("label", { for: id }, label);
+  return { element: make("div", { class: "ft-slider" }, name, readout, input), set };
+}
+
+// A whole number from min to max; what is no such number is marked and not handed on.
+export function numberField(label, { min, max, value }, onInput) {
+  const id = newId();
+  const input = make("input", { type: "number", id, min, max, step: 1, required: true });
+  input.addEventListener("input", () => {
+    const wrong = !input.checkValidity();
+    input.setAttribute("aria-invalid", String(wrong));
+    if (!wrong) onInput(Number(input.value));
+  });
+  const set = (number) => {
+    if (input.value !== String(number)) input.value = number;
+    input.setAttribute("aria-invalid", "false");
+  };
+  set(value);
   return {
-    progress: () => {},
-    done: () => {},
-    failed: (error) => {
-      root.textContent = String(error);
+    element: make("div", { class: "ft-number" }, make("label", { for: id }, label), input),
+    set,
+  };
+}
+
+// A text to edit, as high as what stands in it. Behind it lie the same words once more, unseen,
+// that can be coloured: `mark` takes spans of them, which together say what stands in the field.
+export function textField(label, value, onInput) {
+  const id = newId();
+  const input = make("textarea", { id, rows: 1, spellcheck: "false", autocapitalize: "off" });
+  input.autocomplete = "off";
+  const behind = make("div", { class: "ft-behind", "aria-hidden": "true" });
+  const scroll = make("div", { class: "ft-text" }, make("div", {}, behind, input));
+  const mark = (...spans) => behind.replaceChildren(...spans, "\u200b");
+  const set = (text) => {
+    if (input.value === text) return;
+    input.value = text;
+    mark(text);
+  };
+  set(value);
+  mark(value);
+  input.addEventListener("input", () => {
+    mark(input.value);
+    onInput(input.value);
+  });
+  const name = make("label", { for: id }, label);
+  return {
+    element: make("div", { class: "ft-field" }, name, scroll),
+    input,
+    set,
+    mark,
+    // More of the text at its end, without building anew what stands there.
+    append: (text, span) => {
+      const atEnd = scroll.scrollTop + scroll.clientHeight >= scroll.scrollHeight - 40;
+      input.value += text;
+      behind.lastChild.before(span);
+      if (atEnd) scroll.scrollTop = scroll.scrollHeight;
     },
   };
+}
+
+// A line that says how things stand. `show` may be called in every frame; what is handed to `say`
+// is also spoken by a screen reader, at most every few seconds, and the last word always.
+export function status() {
+  const seen = make("p", { class: "ft-seen" });
+  const spoken = make("p", { class: "ft-spoken", role: "status", "aria-live": "polite" });
+  let timer = 0;
+  let last = -ANNOUNCED_EVERY_MS;
+  let text = "";
+  const speak = () => {
+    timer = 0;
+    last = performance.now();
+    spoken.textContent = text;
+  };
+  const show = (words) => {
+    seen.textContent = words;
+  };
+  return {
+    element: make("div", { class: "ft-status" }, seen, spoken),
+    show,
+    say: (words) => {
+      show(words);
+      text = words;
+      timer ||= setTimeout(speak, Math.max(0, last + ANNOUNCED_EVERY_MS - performance.now()));
+    },
+  };
+}
+
+const INVISIBLE = {
+  " ": ["·", "space"],
+  "\n": ["↵", "newline"],
+  "\t": ["→", "tab"],
+  "\r": ["␍", "return"],
+};
+
+// The text of a token with marks for what cannot be seen. In a flowing text a newline also breaks
+// the line. A token without text is the end of the text.
+export function pieceNodes(piece, { flowing = false } = {}) {
+  if (piece === "") return [make("span", { class: "ft-special" }, "end of text")];
+  return piece.split(/([ \n\t\r])/).flatMap((part) => {
+    if (!INVISIBLE[part]) return part ? [part] : [];
+    const mark = make("span", { class: "ft-invisible" }, INVISIBLE[part][0]);
+    return flowing && part === "\n" ? [mark, "\n"] : [mark];
+  });
+}
+
+// The same for the ear: "space def".
+export function spoken(piece) {
+  if (piece === "") return "end of text";
+  return piece.replace(/[ \n\t\r]/g, (char) => ` ${INVISIBLE[char][1]} `).trim();
+}
+
+// One token in a text; a list of them goes into an element of class ft-tokens.
+export function tokenSpan(piece, attributes = {}) {
+  const names = `ft-token ${attributes.class ?? ""}`.trim();
+  return make("span", { ...attributes, class: names }, ...pieceNodes(piece, { flowing: true }));
+}
+
+export function percent(p) {
+  if (p === 0) return "0 %";
+  if (p < 0.001) return "< 0.1 %";
+  return `${(100 * p).toFixed(1)} %`;
+}
+
+// Tokens with two probabilities each: a pale bar for the one before, a strong one for the one
+// after, both on one scale. `draw` takes rows of {piece, before, after, note}: a `note` stands in
+// the place of the second number, and the bar is dashed. Rows can be pressed if there is an onPick.
+export function bars(label, { onPick, pickWord = "" } = {}) {
+  const list = make("ol", { class: "ft-bars", "aria-label": label });
+  const scale = make("p", { class: "ft-scale", "aria-hidden": "true" });
+  let rows = [];
+  const newRow = (index) => {
+    const row = {
+      piece: make("span", { class: "ft-piece" }),
+      pale: make("span", { class: "ft-pale" }),
+      strong: make("span", { class: "ft-strong" }),
+      before: make("span", { class: "ft-before" }),
+      after: make("span", { class: "ft-after" }),
+    };
+    const track = make("span", { class: "ft-track" }, row.pale, row.strong);
+    const parts = [row.piece, track, row.before, row.after];
+    row.box = onPick ? button("", () => onPick(rows[index])) : make("span");
+    row.box.append(...parts);
+    row.item = make("li", {}, row.box);
+    return row;
+  };
+  const nodes = [];
+  const draw = (given) => {
+    rows = given;
+    const largest = Math.max(...rows.map((row) => Math.max(row.before, row.after)));
+    const full = [0.1, 0.25, 0.5].find((end) => largest <= end) ?? 1;
+    while (nodes.length < rows.length) {
+      nodes.push(newRow(nodes.length));
+      list.append(nodes.at(-1).item);
+    }
+    nodes.forEach((node, index) => {
+      node.item.hidden = index >= rows.length;
+      if (!node.item.hidden) drawRow(node, rows[index], full, onPick && pickWord);
+    });
+    scale.textContent = `A full bar is ${100 * full} %.`;
+  };
+  return { element: make("div", {}, list, scale), draw };
+}
+
+function drawRow(node, { piece, before, after, note }, full, word) {
+  if (node.shown !== piece) node.piece.replaceChildren(...pieceNodes(piece));
+  node.shown = piece;
+  node.item.classList.toggle("ft-dropped", Boolean(note));
+  node.pale.style.width = `${(100 * before) / full}%`;
+  node.strong.style.width = `${(100 * after) / full}%`;
+  node.before.textContent = percent(before);
+  node.after.textContent = note ?? percent(after);
+  if (word) {
+    const words = `${word} ${spoken(piece)}: ${percent(before)}, then ${note ?? percent(after)}`;
+    node.box.setAttribute("aria-label", words);
+  }
+}
+
+// What stands below the still figure while the model is on its way, or when it did not come.
+export function waiting(root) {
+  const place = root.querySelector(".ft-live-try") ?? root.appendChild(make("p"));
+  const bar = make("progress", { "aria-label": "Loading the model", max: 1, value: 0 });
+  const amount = make("span", { class: "ft-readout" });
+  place.replaceChildren(make("span", { class: "ft-loading" }, bar, amount));
+  return {
+    progress: (loaded, total) => {
+      bar.max = total;
+      bar.value = loaded;
+      amount.textContent = `${(loaded / 1e6).toFixed(1)} of ${(total / 1e6).toFixed(1)} MB`;
+    },
+    done: () => root.replaceChildren(),
+    failed: (error, again) => {
+      const words = make("span", { role: "alert" }, error.message);
+      const retry = button("Try again", again, { primary: true });
+      place.replaceChildren(make("span", { class: "ft-failed" }, words, retry));
+      retry.focus({ preventScroll: true });
+    },
+  };
+}
+
+function newId() {
+  n_ids += 1;
+  return `ft-live-${n_ids}`;
 }
