@@ -1,0 +1,110 @@
+"""A look into a pass, against models whose weights were changed to do what it claims."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from firsttoken.checkpoint import read_checkpoint
+from firsttoken.inspection import look_inside
+from firsttoken.llama import Llama, load_model
+from firsttoken.paths import data_path
+from firsttoken.rope import rotate
+from firsttoken.sampling import softmax
+from firsttoken.tokenizer import tokenizer
+
+PROGRAM = "import os\n\npath = os.path.join(folder, name)\nif os.path.exists("
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return read_checkpoint(data_path("model/target"))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_model("target")
+
+
+@pytest.fixture(scope="module")
+def ids():
+    tok = tokenizer()
+    return [tok.eos_id, *tok.encode(PROGRAM)]
+
+
+def built(shipped, weights=None, **arch):
+    weights = shipped.weights if weights is None else weights
+    return Llama(
+        replace(shipped.arch, **arch), weights, shipped.rope_theta, norm_eps=shipped.norm_eps
+    )
+
+
+def expected_next(model, ids):
+    return softmax(model([ids])[0, -1].astype(np.float64))
+
+
+def test_nothing_silenced_is_the_model(model, ids):
+    seen = look_inside(model, ids)
+    np.testing.assert_allclose(seen.next, expected_next(model, ids), atol=1e-6)
+    assert (seen.next == seen.layers[-1]).all()
+
+
+@pytest.mark.parametrize("heads", [[(5, 3)], [(0, 0), (0, 5), (3, 4)], [(7, 2), (7, 2)]])
+def test_a_silent_head_is_one_whose_output_has_no_weight(shipped, model, ids, heads):
+    """Its columns of the output matrix set to zero; a neighbour's would be another result."""
+    weights = dict(shipped.weights)
+    for layer, head in heads:
+        name = f"model.layers.{layer}.self_attn.o_proj.weight"
+        weights[name] = np.array(weights[name], dtype=np.float32)  # [D, N·H]
+        columns = slice(head * shipped.arch.head_dim, (head + 1) * shipped.arch.head_dim)
+        weights[name][:, columns] = 0
+    expected = expected_next(built(shipped, weights), ids)
+    np.testing.assert_allclose(look_inside(model, ids, heads).next, expected, atol=1e-6)
+    layer, head = heads[0]
+    neighbour = look_inside(model, ids, [(layer, (head + 1) % 6)]).next
+    assert abs(neighbour - expected).max() > 1e-3
+
+
+@pytest.mark.parametrize("n_layers", [1, 4, 7])
+def test_a_layer_says_what_a_model_of_so_many_layers_says(shipped, model, ids, n_layers):
+    kept = {
+        name: weight
+        for name, weight in shipped.weights.items()
+        if not name.startswith("model.layers.") or int(name.split(".")[2]) < n_layers
+    }
+    shorter = built(shipped, kept, n_layers=n_layers)
+    seen = look_inside(model, ids)
+    np.testing.assert_allclose(seen.layers[n_layers - 1], expected_next(shorter, ids), atol=1e-6)
+
+
+def test_attention_of_the_first_layer_by_hand(model, ids):
+    """Queries and keys turned by their positions, compared, hidden, softmax: chapter 01's lines."""
+    block, x = model.blocks[0], model.embedding[ids]
+    h = x / np.sqrt((x**2).mean(-1, keepdims=True) + model.norm_eps) * block.attention_norm
+    heads = (h @ block.qkv).reshape(len(ids), 10, 32).swapaxes(0, 1)
+    angles = np.arange(len(ids))[:, None] * model.frequencies
+    q, k = (rotate(part, np.cos(angles), np.sin(angles)) for part in (heads[:6], heads[6:8]))
+    scores = q @ np.repeat(k, 3, axis=0).swapaxes(1, 2) / np.sqrt(32)
+    scores[:, *np.triu_indices(len(ids), 1)] = -np.inf
+    attention = look_inside(model, ids).attention
+    np.testing.assert_allclose(attention[0], softmax(scores), atol=1e-5)
+    np.testing.assert_allclose(attention.sum(-1), 1, atol=1e-5)
+
+
+def test_a_silent_head_still_reads_and_only_later_layers_change(model, ids):
+    whole, without = look_inside(model, ids), look_inside(model, ids, [(3, 4)])
+    np.testing.assert_array_equal(whole.attention[:4], without.attention[:4])
+    assert (abs(whole.attention[4:] - without.attention[4:]).max(axis=(1, 2, 3)) > 1e-3).all()
+
+
+@pytest.mark.parametrize("heads", [[(8, 0)], [(0, 6)], [(-1, 0)]])
+def test_an_unknown_head_is_refused(model, heads):
+    with pytest.raises(ValueError, match="8 layers with 6 heads"):
+        look_inside(model, [0], heads)
+
+
+def test_no_tokens_and_unknown_ones_are_refused(model):
+    with pytest.raises(ValueError, match="at least 1 token"):
+        look_inside(model, [])
+    with pytest.raises(ValueError, match="1024"):
+        look_inside(model, [5, 1024])
