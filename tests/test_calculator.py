@@ -1,0 +1,168 @@
+"""calculator: it says what the closed forms say, and its lines are right between corners."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firsttoken.architectures import ARCHITECTURES, from_hf_config
+from firsttoken.calculator import plan, read_config
+from firsttoken.hardware import ACCELERATORS
+from firsttoken.kv_cache import kv_cache_bytes
+from firsttoken.parallel import tensor_parallel_step
+from firsttoken.throughput import MODELS, cost_per_million_tokens, decode_step, prefill
+from firsttoken.units import BYTES
+
+H100, A100, M1 = (ACCELERATORS[name] for name in ("H100-SXM", "A100-80GB", "M1"))
+LLAMA_8B = ARCHITECTURES["Llama-3.1-8B"]
+
+architectures = st.sampled_from(list(ARCHITECTURES.values()))
+linked = st.sampled_from([a for a in ACCELERATORS.values() if a.link_bandwidth is not None])
+batches, contexts = st.integers(1, 600), st.integers(1, 200_000)
+devices, formats = st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from(list(BYTES))
+
+
+@given(arch=architectures, accelerator=linked, n=devices, batch=batches, context=contexts)
+def test_a_plan_is_what_a_step_says(arch, accelerator, n, batch, context):
+    found = plan(arch, accelerator, n, batch, context, dollars_per_hour=2.5)
+    assert list(found.steps) == list(MODELS)
+    for model, step in found.steps.items():
+        expected = tensor_parallel_step(arch, accelerator, n, batch, context, model=model)
+        assert step == expected
+        assert found.device_bytes == expected.memory_bytes and found.fits == expected.fits
+        price = cost_per_million_tokens(expected.tokens_per_s, n * 2.5)
+        assert found.dollars_per_million[model] == price
+    assert found.weights_bytes + found.cache_bytes == pytest.approx(n * found.device_bytes)
+
+
+@given(arch=architectures, accelerator=linked, n=devices, batch=batches, context=contexts)
+def test_largest_is_where_fitting_ends(arch, accelerator, n, batch, context):
+    found = plan(arch, accelerator, n, batch, context)
+    assert found.fits == (batch <= found.max_batch)
+    if found.max_batch:
+        assert plan(arch, accelerator, n, found.max_batch, context).fits
+    assert not plan(arch, accelerator, n, found.max_batch + 1, context).fits
+    if found.max_context:
+        assert plan(arch, accelerator, n, batch, found.max_context).fits
+    if None in arch.layer_windows:  # else the cache stops growing
+        assert found.fits == (context <= found.max_context)
+        assert not plan(arch, accelerator, n, batch, found.max_context + 1).fits
+
+
+@given(arch=architectures, accelerator=linked, batch=batches, context=contexts, fmt=formats)
+def test_lines_hold_between_their_corners(arch, accelerator, batch, context, fmt):
+    found = plan(arch, accelerator, 1, batch, context, kv_dtype=fmt)
+    by_context, by_batch = found.cache_by_context, found.cache_by_batch
+    for corners, asked, largest, cache in (
+        (by_context, context, found.max_context, lambda n: kv_cache_bytes(arch, n, batch, fmt)),
+        (by_batch, batch, found.max_batch, lambda n: kv_cache_bytes(arch, context, n, fmt)),
+    ):
+        places, sizes = zip(*corners, strict=True)
+        assert places[0] == 0 and places[-1] > max(asked, largest)
+        assert list(places) == sorted(set(places))
+        for at in {asked, largest, *np.linspace(0, places[-1], 7, dtype=int).tolist()}:
+            assert cache(at) == pytest.approx(np.interp(at, places, sizes), rel=1e-12)
+
+
+def test_a_line_without_its_bends_would_be_wrong():
+    gemma = ARCHITECTURES["Gemma-3-27B"]
+    (_, *bends, (end, size)) = plan(gemma, H100, 2, 1, 100_000).cache_by_context
+    assert [at for at, _ in bends] == [1024]
+    assert bends[0][1] > 1.5 * size * 1024 / end
+
+
+def test_one_device_and_one_request_are_the_closed_forms():
+    found = plan(LLAMA_8B, M1, 1, 1, 4096, "q4_0")
+    step = decode_step(LLAMA_8B, M1, 1, 4096, "q4_0", model="layers", compute_dtype="bf16")
+    assert found.steps["layers"] == step
+    assert found.prefill_s == prefill(
+        LLAMA_8B, M1, 4096, dtype="q4_0", model="layers", compute_dtype="bf16"
+    )
+    assert found.dollars_per_million is None
+
+
+@given(arch=architectures, fmt=formats, kv_fmt=formats)
+def test_every_format_has_an_answer(arch, fmt, kv_fmt):
+    for accelerator in ACCELERATORS.values():
+        found = plan(arch, accelerator, 1, 8, 1024, fmt, kv_fmt)
+        assert found.compute_dtype == (fmt if fmt in accelerator.peak_flops else "bf16")
+        assert all(step.step_s > 0 for step in found.steps.values())
+
+
+def test_where_a_device_has_no_rate_it_multiplies_in_bf16():
+    """An A100 has none for fp8: its weights are half as many bytes, the FLOPs as slow as bf16's."""
+    on_a100, on_h100 = (plan(LLAMA_8B, device, 1, 1, 8192, "fp8") for device in (A100, H100))
+    assert (on_a100.compute_dtype, on_h100.compute_dtype) == ("bf16", "fp8")
+    assert on_a100.prefill_s == pytest.approx(plan(LLAMA_8B, A100, 1, 1, 8192).prefill_s, rel=0.01)
+
+
+def test_where_memory_sets_no_limit():
+    """Every layer has a window, and nothing says what the model was trained for."""
+    mistral = ARCHITECTURES["Mistral-7B"]
+    free = mistral.replace(max_context=None)
+    found = plan(free, H100, 1, 4, 10**6)
+    assert found.max_context is None and found.fits
+    assert found.cache_by_context[-1][0] > 10**6
+    assert plan(mistral, H100, 1, 4, 10**6).max_context == mistral.max_context
+    # 200 windows do not fit: then memory does set one.
+    many, same = (plan(arch, H100, 1, 200, 100).max_context for arch in (free, mistral))
+    assert many == same < 4096
+
+
+def test_the_price_is_that_of_all_devices():
+    one, eight = (plan(LLAMA_8B, H100, n, 64, 4096, dollars_per_hour=2) for n in (1, 8))
+    for model in MODELS:
+        ratio = eight.steps[model].tokens_per_s / one.steps[model].tokens_per_s
+        expected = 8 * one.dollars_per_million[model] / ratio
+        assert eight.dollars_per_million[model] == pytest.approx(expected)
+    assert set(plan(LLAMA_8B, H100, 1, 1, 1, dollars_per_hour=0).dollars_per_million.values()) == {
+        0
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"n_devices": 0}, "n_devices must be an integer of at least 1, got 0"),
+        ({"batch": 0}, "batch must be an integer of at least 1, got 0"),
+        ({"batch": "8.5"}, "batch must be an integer of at least 1, got '8.5'"),
+        ({"context": -5}, "context must be an integer of at least 1, got -5"),
+        ({"dtype": "fp7"}, "dtype 'fp7' is unknown"),
+        ({"kv_dtype": "fp7"}, "dtype 'fp7' is unknown"),
+        ({"dollars_per_hour": -1}, "dollars_per_hour must not be negative, got -1"),
+        ({"dollars_per_hour": math.nan}, "dollars_per_hour must not be negative, got nan"),
+        ({"accelerator": M1, "n_devices": 2}, "link_bandwidth must be positive, got None"),
+    ],
+)
+def test_a_plan_refuses(changes, words):
+    arguments = {"arch": LLAMA_8B, "accelerator": H100, "n_devices": 1, "batch": 8, "context": 64}
+    with pytest.raises(ValueError) as caught:
+        plan(**(arguments | changes))
+    assert words in str(caught.value)
+
+
+def test_a_pasted_config_is_the_file():
+    config = {"model_type": "mixtral", "num_hidden_layers": 4, "vocab_size": 1000}
+    assert read_config(json.dumps(config)) == from_hf_config(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "config is not readable as JSON (Expecting value: line 1 column 1"),
+        ('{"model_type": "llama",}', "config is not readable as JSON"),
+        ("[" * 100_000, "config is not readable as JSON"),
+        ("[1, 2]", "config holds a list, expected an object"),
+        ('"llama"', "config holds a str, expected an object"),
+        ("{}", "model_type None is not supported; expected one of llama"),
+        ('{"model_type": "bert"}', "model_type 'bert' is not supported"),
+        ('{"model_type": "llama", "hidden_size": -1}', "hidden_size must be a positive integer"),
+    ],
+)
+def test_a_config_that_says_nothing_is_refused(text, words):
+    with pytest.raises(ValueError) as caught:
+        read_config(text)
+    assert words in str(caught.value)
