@@ -68,7 +68,10 @@ class Stage:
     def _page(self, body: str, theme: str, screen: str, **options) -> Page:
         self._n_pages += 1
         name = f"page{self._n_pages}.html"
-        head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        head = (
+            '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+            '<link rel="icon" href="data:,">'
+        )
         (self.folder / name).write_text(
             f'<!doctype html><html lang="en" data-content_root="./"><title>t</title>{head}{THEMES}'
             f"<body><main>{body}</main></body></html>",

@@ -1,7 +1,123 @@
-// The page's side of the worker.
+// The page's side of the engine: one worker for all views of a page, asked by messages.
+//
+// openEngine(host, onProgress) resolves to an engine. What it can be asked is described beside the
+// functions that answer, in worker.js, generate.js and losses.js. Most requests resolve once. Jobs
+// also report on their way and can be stopped: `write` and `speculate` return {done, stop()},
+// `losses` a promise that has a `stop()`.
 import worker from "built/worker.txt";
 
+const FILES = {
+  target: ["tokenizer.json", "target/config.json", "target/model.safetensors"],
+  draft: ["draft/config.json", "draft/model.safetensors"],
+};
+
+// JupyterLab loads this module once per widget, yet all views of a page share an engine.
+const engines = (globalThis.firstTokenEngines ??= new Map());
+
+// Load the tokenizer and the target, or take what another view has loaded.
+// onProgress(loaded, total): bytes on their way.
 export async function openEngine(host, onProgress) {
-  onProgress(0, 1);
-  return { host, worker };
+  const { version } = host;
+  if (!engines.has(version)) {
+    const thread = startWorker(() => engines.delete(version));
+    engines.set(version, { ...thread, models: new Map() });
+  }
+  const shared = engines.get(version);
+  const { request, job } = shared;
+  const need = (model, progress) => load(shared, model, host, progress);
+  await need("target", onProgress);
+  return {
+    need,
+    arch: (model) => {
+      const found = shared.models.get(model)?.arch;
+      if (!found) throw new Error(`${model} is not loaded: \`need\` it first.`);
+      return found;
+    },
+    tokenize: (text) => request("tokenize", { text }),
+    next: (asked) => request("next", asked),
+    inside: (asked) => request("inside", asked),
+    logits: (asked) => request("logits", asked),
+    stats: () => request("stats", {}),
+    write: (asked, onToken) => job("write", asked, onToken),
+    speculate: (asked, onRound) => job("speculate", asked, onRound),
+    losses: (asked, onProgress) => {
+      const { done, stop } = job("losses", asked, (progress) => onProgress?.(...progress));
+      return Object.assign(done, { stop });
+    },
+  };
+}
+
+// Load a model once. What failed is forgotten, so that it can be tried again.
+function load(shared, model, host, onProgress) {
+  if (!FILES[model]) throw new Error(`model must be target or draft, got ${model}`);
+  const { models } = shared;
+  if (!models.has(model)) {
+    const listeners = new Set();
+    const tell = (...progress) => listeners.forEach((listener) => listener(...progress));
+    const loading = { listeners, done: fetchModel(shared, model, host, tell) };
+    models.set(model, loading);
+    loading.done.then(
+      (arch) => (loading.arch = arch),
+      () => models.delete(model),
+    );
+  }
+  const loading = models.get(model);
+  if (onProgress) loading.listeners.add(onProgress);
+  return loading.done.then(() => {});
+}
+
+async function fetchModel({ request }, model, host, onProgress) {
+  const manifest = await host.manifest();
+  const total = FILES[model].reduce((sum, name) => sum + manifest[name].packed_bytes, 0);
+  let loaded = 0;
+  onProgress(0, total);
+  const onBytes = (n) => onProgress((loaded += n), total);
+  const files = await Promise.all(
+    FILES[model].map(async (name) => ({
+      name,
+      entry: manifest[name],
+      bytes: await host.file(name, onBytes),
+    })),
+  );
+  return request(
+    "load",
+    { model, files },
+    files.map((file) => file.bytes),
+  );
+}
+
+// Start the worker from its text: a page of a notebook has no place to load a second file from.
+function startWorker(onFailure) {
+  const address = URL.createObjectURL(new Blob([worker], { type: "text/javascript" }));
+  const thread = new Worker(address, { type: "module" });
+  const waiting = new Map();
+  let lastId = 0;
+  const post = (name, asked, transfer, onEvent) => {
+    const id = ++lastId;
+    const done = new Promise((resolve, reject) => {
+      waiting.set(id, { resolve, reject, onEvent });
+      thread.postMessage({ id, name, asked }, transfer);
+    });
+    return { id, done };
+  };
+  thread.onmessage = ({ data: { id, kind, value } }) => {
+    const { resolve, reject, onEvent } = waiting.get(id);
+    if (kind === "event") return onEvent?.(value);
+    waiting.delete(id);
+    if (kind === "failed") reject(new Error(value));
+    else resolve(value);
+  };
+  // Errors of requests come as messages; this is a worker that does not run at all.
+  thread.onerror = ({ message }) => {
+    const error = new Error(`The browser cannot run the model: ${message ?? "no worker started"}.`);
+    for (const { reject } of waiting.values()) reject(error);
+    onFailure();
+  };
+  return {
+    request: (name, asked, transfer = []) => post(name, asked, transfer).done,
+    job: (name, asked, onEvent) => {
+      const { id, done } = post(name, asked, [], onEvent);
+      return { done, stop: () => thread.postMessage({ id, name: "stop" }) };
+    },
+  };
 }

@@ -1,0 +1,202 @@
+// The token loops, as firsttoken.generate has them: with the same seed the same text.
+import { checkCount, checkIds } from "./checks.js";
+import { createRandom } from "./random.js";
+import {
+  argmax,
+  draw,
+  largest,
+  nextTokenDistribution,
+  penalize,
+  samplingParams,
+  softmax,
+} from "./sampling.js";
+import { verify, verifyGreedy } from "./speculative.js";
+
+// Continue a text token by token: {ids, params, max_tokens, use_cache, top}, resolves to
+// {finish_reason, ids, text, seconds}. Each token is told as {id, piece, text, ids_length, step_ms,
+// at_ms, n_cached, cache_bytes, cache_capacity_bytes, top}; `text` is what is certain by now, `top`
+// as `next` gives it. Without the cache every step reads the whole text again.
+export async function write({ tokenizer, models }, asked, job) {
+  const { use_cache = true, top = 10 } = asked;
+  const model = models.target;
+  const request = continuation(model, tokenizer, asked);
+  const cache = use_cache ? model.newCache(request.maxLength) : null;
+  try {
+    while (!request.finishReason && !job.stopped) {
+      const startMs = performance.now();
+      const unread = request.ids.slice(cache ? cache.length : 0);
+      const logits = model.lastLogits(unread, cache);
+      const candidates = likeliest(logits, request, tokenizer, top);
+      const token = request.append(request.choose(logits));
+      job.tell({
+        ...token,
+        ids_length: request.ids.length,
+        step_ms: performance.now() - startMs,
+        at_ms: request.elapsedMs(),
+        n_cached: cache?.length ?? 0,
+        cache_bytes: cache?.bytes ?? 0,
+        cache_capacity_bytes: cache?.capacityBytes ?? 0,
+        top: candidates,
+      });
+      await job.turn();
+    }
+    return request.result();
+  } finally {
+    cache?.free();
+  }
+}
+
+// Continue a text by rounds, the draft guessing and the target checking: {ids, params, gamma,
+// max_tokens}, resolves as `write`, and to rounds [{drafted, accepted}]. Each round is told as
+// {tokens, rejected, drafted, accepted, draft_ms, check_ms, at_ms}; a token's `kind` is "kept",
+// "replaced" (the first that was rejected) or "bonus". Counts are those of the rule: they include
+// what was accepted behind the end of the text.
+export async function speculate({ tokenizer, models }, asked, job) {
+  const { target, draft } = models;
+  if (!draft) throw new Error("draft is not loaded: `need` it first");
+  const { gamma = 4 } = asked;
+  checkCount("gamma", gamma);
+  const request = continuation(target, tokenizer, asked);
+  const caches = [target, draft].map((model) => model.newCache(request.maxLength));
+  const rounds = [];
+  try {
+    while (!request.finishReason && !job.stopped) {
+      const round = speculativeRound(target, draft, caches, request, gamma);
+      const { drafted, accepted } = round;
+      rounds.push({ drafted, accepted });
+      job.tell({
+        ...round,
+        rejected: round.rejected.map(tokenizer.named),
+        at_ms: request.elapsedMs(),
+      });
+      await job.turn();
+    }
+    return { ...request.result(), rounds };
+  } finally {
+    for (const cache of caches) cache.free();
+  }
+}
+
+function speculativeRound(target, draft, [targetCache, draftCache], request, gamma) {
+  const startMs = performance.now();
+  // One token per round is the target's own, so that the last needs no draft.
+  const wanted = Math.min(gamma, request.maxLength - request.ids.length - 1);
+  const { drafted, distributions } = propose(draft, draftCache, request, wanted);
+  const draftedMs = performance.now();
+  const rows = readRows(target, targetCache, request, drafted);
+  const tokens = request.greedy
+    ? verifyGreedy(
+        rows.map((logits, i) => argmax(request.scores(logits, drafted.slice(0, i)))),
+        drafted,
+      )
+    : verify(
+        rows.map((logits, i) => request.distribution(logits, drafted.slice(0, i))),
+        distributions,
+        drafted,
+        request.rng,
+      );
+  const checkedMs = performance.now();
+  const accepted = tokens.length - 1;
+  const last = accepted < drafted.length ? "replaced" : "bonus";
+  const appended = [];
+  for (const [i, id] of tokens.entries()) {
+    appended.push({ ...request.append(id), kind: i < accepted ? "kept" : last });
+    if (request.finishReason) break;
+  }
+  // The last token is read with the next draft; what was rejected is forgotten.
+  targetCache.truncate(request.ids.length - 1);
+  return {
+    tokens: appended,
+    rejected: drafted.slice(accepted),
+    drafted: drafted.length,
+    accepted,
+    draft_ms: draftedMs - startMs,
+    check_ms: checkedMs - draftedMs,
+  };
+}
+
+// Guess up to n tokens with the draft, not beyond the end of the text; a greedy guess comes from no
+// distribution.
+function propose(draft, cache, request, n) {
+  cache.truncate(Math.min(cache.length, request.ids.length - 1));
+  const drafted = [];
+  const distributions = [];
+  while (drafted.length < n && drafted.at(-1) !== draft.arch.eos_id) {
+    const unread = [...request.ids, ...drafted].slice(cache.length);
+    const logits = draft.lastLogits(unread, cache);
+    if (request.greedy) {
+      drafted.push(request.choose(logits, drafted));
+    } else {
+      distributions.push(request.distribution(logits, drafted));
+      drafted.push(draw(distributions.at(-1), request.rng));
+    }
+  }
+  return { drafted, distributions };
+}
+
+// The target's logits after the text and after each drafted token: γ+1 rows.
+function readRows(target, cache, request, drafted) {
+  const size = target.arch.vocab_size;
+  const logits = target.forward([...request.ids, ...drafted].slice(cache.length), cache);
+  const first = logits.length / size - drafted.length - 1;
+  return Array.from({ length: drafted.length + 1 }, (_, i) =>
+    logits.subarray((first + i) * size, (first + i + 1) * size),
+  );
+}
+
+// One request on its way: its text, its random numbers, its clock, and what ends it.
+function continuation(model, tokenizer, { ids, params, max_tokens = 16 }) {
+  const settings = samplingParams(params);
+  const { eos_id, max_context } = model.arch;
+  checkIds(ids, model.arch);
+  checkCount("max_tokens", max_tokens, 1);
+  if (ids.length === max_context) {
+    throw new Error(
+      `ids hold ${ids.length} tokens, expected fewer than the context of ${max_context}`,
+    );
+  }
+  const startMs = performance.now();
+  const text = [...ids];
+  const stream = tokenizer.stream();
+  const request = {
+    ids: text,
+    maxLength: Math.min(text.length + max_tokens, max_context),
+    finishReason: null,
+    greedy: settings.temperature === 0,
+    rng: createRandom(settings.seed),
+    // `drafted` tokens stand behind the text, of which they are not yet a part.
+    scores: (logits, drafted = []) => penalize(logits, settings, [...text, ...drafted]),
+    distribution: (logits, drafted = []) =>
+      nextTokenDistribution(logits, settings, [...text, ...drafted]),
+    choose: (logits, drafted = []) =>
+      request.greedy
+        ? argmax(request.scores(logits, drafted))
+        : draw(request.distribution(logits, drafted), request.rng),
+    append(id) {
+      text.push(id);
+      const n = text.length - ids.length;
+      if (id === eos_id) request.finishReason = "eos";
+      else if (n === max_tokens) request.finishReason = "length";
+      else if (text.length === max_context) request.finishReason = "context";
+      return { ...tokenizer.named(id), text: stream.push(id) };
+    },
+    elapsedMs: () => performance.now() - startMs,
+    result() {
+      const chosen = text.slice(ids.length);
+      return {
+        finish_reason: request.finishReason ?? "stopped",
+        ids: chosen,
+        text: tokenizer.decode(chosen),
+        seconds: request.elapsedMs() / 1000,
+      };
+    },
+  };
+  return request;
+}
+
+function likeliest(logits, request, tokenizer, n) {
+  if (n === 0) return [];
+  const p = softmax(logits);
+  const kept = request.distribution(logits);
+  return largest(p, n).map((id) => ({ ...tokenizer.named(id), p: p[id], kept: kept[id] }));
+}

@@ -1,0 +1,31 @@
+// Which drafted tokens stay, as firsttoken.speculative decides it.
+import { draw } from "./sampling.js";
+
+// Return what one pass of the target makes of the drafted tokens: 1 … γ+1 tokens. They are kept up
+// to the first that the rule rejects, which is replaced; if all are kept, there is one more.
+// target: γ+1 distributions, draft: γ; row i is that of tokens[i], given the tokens before it.
+// Source: Leviathan et al. 2023, arXiv:2211.17192, algorithm 1
+export function verify(target, draft, tokens, rng) {
+  const numbers = tokens.map(() => rng.random());
+  for (const [i, token] of tokens.entries()) {
+    const accept = Math.min(target[i][token], draft[i][token]) / draft[i][token];
+    if (!(numbers[i] < accept)) {
+      return [...tokens.slice(0, i), draw(residual(target[i], draft[i]), rng)];
+    }
+  }
+  return [...tokens, draw(target[tokens.length], rng)];
+}
+
+// The same at temperature 0: a token is kept if it is the target's own choice.
+export function verifyGreedy(choices, tokens) {
+  let agreed = 0;
+  while (agreed < tokens.length && choices[agreed] === tokens[agreed]) agreed += 1;
+  return choices.slice(0, agreed + 1);
+}
+
+// What replaces a rejected token: the mass that the draft under-supplies.
+function residual(target, draft) {
+  const excess = Float64Array.from(target, (p, id) => p - Math.min(p, draft[id]));
+  const missing = excess.reduce((a, b) => a + b);
+  return missing > 0 ? excess.map((x) => x / missing) : target;
+}
