@@ -3,10 +3,22 @@
 Each is drawn from the library's own results for the view's first text and settings.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+
+from firsttoken import plots
 from firsttoken.live import assets
+from firsttoken.llama import Llama, load_model
+from firsttoken.sampling import SamplingParams, next_token_distribution, softmax
+from firsttoken.tokenizer import tokenizer
+
+_N_BARS = 10
+_TEXT_SHOWN = 48  # characters of a text that a title has room for
 
 
 def framed(figure: str, draft: bool = False) -> str:
@@ -24,9 +36,75 @@ def framed(figure: str, draft: bool = False) -> str:
     )
 
 
+def drawn(fig: Figure, alt: str) -> str:
+    """Return a finished figure as SVG in the page's colours."""
+    picture = plots.inline_svg(plots.svg_drawing(fig), alt, plots.extent(fig))
+    plt.close(fig)
+    return picture
+
+
+def visible(text: str) -> str:
+    """Return a text with marks for what cannot be seen.
+
+    >>> visible("a b\\n")
+    'a·b↵'
+    """
+    return text.translate({ord(" "): "·", ord("\n"): "↵", ord("\t"): "→", ord("\r"): "␍"})
+
+
+def piece(token_id: int) -> str:
+    """Return the text of one token as a reader sees it.
+
+    >>> piece(0), piece(tokenizer().encode(" def")[0])
+    ('end of text', '·def')
+    """
+    if token_id == tokenizer().eos_id:
+        return "end of text"
+    return visible(tokenizer().token_bytes(token_id).decode("utf-8", errors="backslashreplace"))
+
+
+@functools.cache
+def target() -> Llama:
+    """Return the shipped target, loaded once for all stills of a page."""
+    return load_model("target")
+
+
 def next_token(settings: Mapping[str, Any]) -> str:
     """Return the likeliest next tokens as a figure."""
-    return framed("<p>(still)</p>")
+    ids = tokenizer().encode(settings["text"]) or [tokenizer().eos_id]
+    known = SamplingParams.__dataclass_fields__
+    params = SamplingParams(**{k: v for k, v in settings.items() if k in known})
+    logits = target()([ids])[0, -1]
+    before, after = softmax(logits), next_token_distribution(logits, params, ids)
+    top = np.argsort(-before, kind="stable")[:_N_BARS]
+    with plt.rc_context(plots.STYLE):
+        fig, ax = plt.subplots(figsize=(5.0, 3.0))
+        _draw_bars(ax, [piece(i) for i in top], 100 * before[top], 100 * after[top])
+        text = settings["text"]
+        cut = "…" if len(text) > _TEXT_SHOWN else ""
+        ax.set_title(f"after  {cut}{visible(text[-_TEXT_SHOWN:])}", family="monospace")
+        fig.subplots_adjust(left=0.24)
+    chances = ", ".join(
+        f"{piece(i)} {before[i]:.1%}" + ("" if after[i] else ", dropped") for i in top
+    )
+    alt = (
+        f"The {_N_BARS} likeliest tokens after the text “{text}”, as bars: {chances}. "
+        f"The settings keep {np.count_nonzero(after):,} of {len(after):,} tokens."
+    )
+    return framed(drawn(fig, alt))
+
+
+def _draw_bars(ax: plt.Axes, names: list[str], before: np.ndarray, after: np.ndarray) -> None:
+    """Draw pale bars for what the model says, and strong ones for what the settings make of it."""
+    places, blue = np.arange(len(names)), plots.COLORS["prefill"]
+    for place, p, kept in zip(places, before, after, strict=True):
+        style = {"facecolor": blue + "38"} if kept else {"facecolor": "none", "linestyle": "--"}
+        ax.barh(place, p, height=0.8, edgecolor=blue, **style)
+    ax.barh(places, after, height=0.4, color=blue)
+    ax.set_yticks(places, names, family="monospace")
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    ax.set_xlabel("probability in %: pale as the model says, strong with the settings")
 
 
 def inside(settings: Mapping[str, Any]) -> str:

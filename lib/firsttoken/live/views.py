@@ -84,6 +84,7 @@ def next_token(
     min_p: float = 0.0,
     repetition_penalty: float = 1.0,
     seed: int = 0,
+    max_tokens: int = 40,
 ) -> View:
     """Show the likeliest next tokens after a text, with everything that chooses among them."""
     settings = {
@@ -94,6 +95,7 @@ def next_token(
         "min_p": min_p,
         "repetition_penalty": repetition_penalty,
         "seed": seed,
+        "max_tokens": max_tokens,
     }
     return View("next_token", stills.next_token(settings), settings)
 

@@ -34,6 +34,7 @@ export async function openEngine(host, onProgress) {
       return found;
     },
     tokenize: (text) => request("tokenize", { text }),
+    decode: (ids) => request("decode", { ids }),
     next: (asked) => request("next", asked),
     inside: (asked) => request("inside", asked),
     logits: (asked) => request("logits", asked),

@@ -13,7 +13,7 @@ let tokenizer;
 let last; // what `next` has read: {ids, logits, cache}
 const jobs = new Map();
 
-const REQUESTS = { load, tokenize, next, inside, logits, stats };
+const REQUESTS = { load, tokenize, decode, next, inside, logits, stats };
 const JOBS = { write, speculate, losses };
 
 self.onmessage = async ({ data: { id, name, asked } }) => {
@@ -73,9 +73,17 @@ function tokenize({ text }) {
   return { ids, pieces: ids.map((id) => tokenizer.named(id).piece) };
 }
 
-// What may follow `ids` (none: the beginning of a text): {top, n_kept, entropy_bits}. `top` are the
-// likeliest, [{id, piece, p, kept}]: p as the model says, kept after all settings, 0 if dropped.
-// The entropy is that of p.
+// The text of some tokens, as what each of them completes; together they are the text.
+function decode({ ids }) {
+  const stream = tokenizer.stream();
+  const parts = ids.map(stream.push);
+  if (parts.length) parts[parts.length - 1] += stream.finish();
+  return parts;
+}
+
+// What may follow `ids` (none: the beginning of a text): {top, n_kept, entropy_bits,
+// kept_entropy_bits}. `top` are the likeliest, [{id, piece, p, kept}]: p as the model says, kept
+// after all settings, 0 if dropped. The entropies are those of p and of kept.
 function next({ ids, params, top = 10 }) {
   const chosen = samplingParams(params);
   const context = ids.length ? ids : [models.target.arch.eos_id];
@@ -86,8 +94,13 @@ function next({ ids, params, top = 10 }) {
   return {
     top: largest(p, top).map((id) => ({ ...tokenizer.named(id), p: p[id], kept: kept[id] })),
     n_kept: kept.filter((x) => x > 0).length,
-    entropy_bits: p.reduce((bits, x) => (x > 0 ? bits - x * Math.log2(x) : bits), 0),
+    entropy_bits: entropyBits(p),
+    kept_entropy_bits: entropyBits(kept),
   };
+}
+
+function entropyBits(probabilities) {
+  return probabilities.reduce((bits, x) => (x > 0 ? bits - x * Math.log2(x) : bits), 0);
 }
 
 // The logits of the text that was asked for last are kept, and the cache of what it shares with the

@@ -1,5 +1,295 @@
-// (root, engine, shared) => a function that ends the view.
+// The likeliest next tokens after the reader's text, with all that chooses among them, and the
+// text going on: by a press on a token, or by the model's own draws.
+import {
+  bars,
+  button,
+  enable,
+  make,
+  numberField,
+  painter,
+  slider,
+  status,
+  textField,
+} from "./parts.js";
+
+const N_BARS = 10;
+const BARS_EVERY_MS = 150; // while the model writes: faster, nobody could read them
+const MOST_TOKENS = 200;
+const NEUTRAL = { temperature: 1, top_k: 0, top_p: 1, min_p: 0, repetition_penalty: 1 };
+const ENDINGS = {
+  eos: "The model ended the text here.",
+  context: "The model's context is full.",
+  stopped: "You stopped it.",
+};
+
 export function nextToken(root, engine, shared) {
-  root.textContent = "next_token";
-  return () => {};
+  const { max_context: context, vocab_size: n_vocab, eos_id } = engine.arch("target");
+  const calm = matchMedia("(prefers-reduced-motion: reduce)");
+  let settings = shared.get();
+  let ids = []; // the reader's tokens, and behind them the model's
+  let n_typed = 0; // how many are the reader's own
+  let past = []; // how many there were before each step that can be taken back
+  let reading; // a text whose tokens are not yet known
+  let writing; // the handle of the engine's job
+  let ended = false;
+
+  const params = () =>
+    Object.fromEntries([...Object.keys(NEUTRAL), "seed"].map((name) => [name, settings[name]]));
+  const change = (changes) => {
+    settings = { ...settings, ...changes };
+    shared.set(changes);
+  };
+
+  const field = textField("Your text", settings.text, (text) => {
+    change({ text });
+    read(text);
+  });
+  const size = make("span", { class: "ft-readout" });
+  const legend = make(
+    "p",
+    { class: "ft-legend" },
+    make("span", { class: "ft-typed" }, "yours"),
+    make("span", { class: "ft-written" }, "the model's"),
+    size,
+  );
+  const go = button("Generate", () => (writing ? writing.stop() : write()), { primary: true });
+  const undo = button("Undo", takeBack);
+  const line = status();
+  const chart = bars("Likeliest next tokens", {
+    heads: ["model", "settings"],
+    onPick: append,
+    pickWord: "Append",
+  });
+  const counts = make("p", { class: "ft-counts" });
+  const knobs = sliders(settings, (changes) => {
+    change(changes);
+    predict();
+  });
+  const seed = numberField("Seed", { min: 0, max: 2 ** 32 - 1, value: settings.seed }, (n) =>
+    change({ seed: n }),
+  );
+  const another = button("New seed", () => {
+    change({ seed: Math.floor(Math.random() * 10_000) });
+    seed.set(settings.seed);
+    line.say(`Seed ${settings.seed}.`);
+  });
+  const most = numberField(
+    "Tokens to write",
+    { min: 1, max: MOST_TOKENS, value: settings.max_tokens },
+    (n) => change({ max_tokens: n }),
+  );
+  const reset = button("Reset settings", () => {
+    change(NEUTRAL);
+    knobs.set(settings);
+    predict();
+  });
+  root.append(
+    make("div", {}, field.element, legend),
+    make("div", {}, make("div", { class: "ft-row" }, go, undo), line.element),
+    make("div", {}, chart.element, counts),
+    knobs.element,
+    make("div", { class: "ft-row" }, reset, most.element, seed.element, another),
+  );
+
+  // The text was edited: what the model wrote is the reader's now.
+  async function read(text) {
+    writing?.stop();
+    writing = undefined;
+    reading = text;
+    const found = await engine.tokenize(text);
+    if (ended || text !== reading) return; // another edit came in between
+    reading = undefined;
+    ids = found.ids;
+    n_typed = ids.length;
+    past = [];
+    line.show("");
+    paint();
+    predict();
+  }
+
+  function append({ id }) {
+    if (writing) return;
+    if (isFull()) return sayFull();
+    past.push(ids.length);
+    ids = [...ids, id];
+    grown();
+  }
+
+  function takeBack() {
+    if (writing || past.length === 0) return;
+    ids = ids.slice(0, past.pop());
+    line.say("");
+    grown();
+  }
+
+  async function grown() {
+    const now = ids;
+    const text = (await engine.decode(ids)).join("");
+    if (ids !== now) return;
+    change({ text });
+    paint();
+    predict();
+  }
+
+  async function write() {
+    if (isFull()) return sayFull();
+    const start = ids.length;
+    let drawn = 0;
+    let stopped = false;
+    const job = engine.write(
+      {
+        ids: ids.length ? ids : [eos_id],
+        params: params(),
+        max_tokens: settings.max_tokens,
+        top: N_BARS,
+      },
+      ({ id, top, at_ms }) => {
+        if (writing !== handle) return;
+        ids = [...ids, id];
+        line.show(rate(ids.length - start, at_ms));
+        paint();
+        if (calm.matches || at_ms - drawn < BARS_EVERY_MS) return;
+        drawn = at_ms;
+        chart.draw(rows(top));
+      },
+    );
+    const handle = {
+      stop: () => {
+        stopped = true;
+        job.stop();
+      },
+    };
+    writing = handle;
+    past.push(start);
+    go.textContent = "Stop";
+    paint();
+    let words;
+    try {
+      const { finish_reason, seconds } = await job.done;
+      const ending = stopped ? ENDINGS.stopped : (ENDINGS[finish_reason] ?? "");
+      words = `${rate(ids.length - start, 1000 * seconds)} ${ending}`;
+    } catch (error) {
+      words = error.message;
+    }
+    go.textContent = "Generate";
+    if (writing !== handle) return; // the text was edited meanwhile
+    writing = undefined;
+    line.say(words);
+    grown();
+  }
+
+  const isFull = () => ids.length >= context;
+  const sayFull = () =>
+    line.say(
+      `The model reads ${context} tokens at most, and your text has ${ids.length}. ` +
+        "Take something back, or shorten the text.",
+    );
+
+  // Ask for the next token's distribution; of several questions only the last one matters.
+  const predict = latest(async () => {
+    if (ids.length > context) {
+      chart.draw([]);
+      counts.textContent = "";
+      return sayFull();
+    }
+    const asked = ids;
+    const found = await engine.next({ ids, params: params(), top: N_BARS });
+    if (ended || writing || ids !== asked) return;
+    chart.draw(rows(found.top));
+    counts.textContent =
+      `${found.n_kept.toLocaleString("en")} of ${n_vocab.toLocaleString("en")} tokens kept. ` +
+      `Entropy: ${found.entropy_bits.toFixed(2)} bits, ` +
+      `with your settings ${found.kept_entropy_bits.toFixed(2)}.`;
+    line.speak(counts.textContent);
+  });
+
+  // Paint the text as it is by now: one request at a time, and at most one in a frame.
+  const paint = painter(
+    latest(async () => {
+      const parts = await engine.decode(ids);
+      if (ended || reading !== undefined) return;
+      field.show(parts.map(coloured));
+      size.textContent = `${ids.length} of ${context} tokens`;
+      enable(undo, past.length > 0 && !writing);
+    }),
+  );
+  const coloured = (text, index) => {
+    const whose = index < n_typed ? "ft-typed" : "ft-written";
+    return { text, class: ids[index] === eos_id ? `${whose} ft-end` : whose };
+  };
+
+  shared.onChange((given) => {
+    const before = settings;
+    settings = given;
+    knobs.set(settings);
+    seed.set(settings.seed);
+    most.set(settings.max_tokens);
+    if (given.text !== before.text) {
+      field.set(given.text);
+      read(given.text);
+    } else if (Object.keys(NEUTRAL).some((name) => given[name] !== before[name])) predict();
+  });
+  read(settings.text);
+  return () => {
+    ended = true;
+    writing?.stop();
+  };
+}
+
+function sliders(settings, onChange) {
+  const two = (value) => value.toFixed(2);
+  const made = {
+    temperature: ["Temperature", { max: 2, step: 0.05, format: (t) => (t ? two(t) : "0, greedy") }],
+    top_k: ["Top-k", { max: 100, format: (k) => (k ? String(k) : "off") }],
+    top_p: ["Top-p", { max: 1, step: 0.01, format: (p) => (p < 1 ? two(p) : "1, off") }],
+    min_p: ["Min-p", { max: 1, step: 0.01, format: (p) => (p ? two(p) : "0, off") }],
+    repetition_penalty: [
+      "Repetition penalty",
+      { min: 1, max: 2, step: 0.05, format: (r) => (r > 1 ? two(r) : "1, off") },
+    ],
+  };
+  const all = Object.entries(made).map(([name, [label, range]]) => {
+    const given = { min: 0, value: settings[name], ...range };
+    return [name, slider(label, given, (value) => onChange({ [name]: value }))];
+  });
+  return {
+    element: make("div", { class: "ft-sliders" }, ...all.map(([, knob]) => knob.element)),
+    set: (values) => all.forEach(([name, knob]) => knob.set(values[name])),
+  };
+}
+
+function rows(top) {
+  return top.map(({ id, piece, p, kept }) => ({
+    id,
+    piece,
+    before: p,
+    after: kept,
+    note: kept > 0 ? undefined : "dropped",
+  }));
+}
+
+function rate(n, ms) {
+  const tokens = n === 1 ? "1 token" : `${n} tokens`;
+  return `${tokens} in ${(ms / 1000).toFixed(2)} s, ${Math.round((1000 * n) / ms)} per second.`;
+}
+
+// Return a function that runs `task` again after the run it finds in progress, once.
+function latest(task) {
+  let running = false;
+  let again = false;
+  return async function run() {
+    if (running) {
+      again = true;
+      return;
+    }
+    running = true;
+    try {
+      do {
+        again = false;
+        await task();
+      } while (again);
+    } finally {
+      running = false;
+    }
+  };
 }

@@ -1,6 +1,7 @@
 // Pieces that views are made of. Each function returns an element, or an object with its `element`
 // and what can be done with it. None knows the engine.
 
+export const END = "<|endoftext|>"; // the token between two texts
 const ANNOUNCED_EVERY_MS = 3000; // a screen reader needs time to finish a sentence
 let n_ids = 0;
 
@@ -28,8 +29,15 @@ export function painter(paint) {
 
 export function button(label, onPress, { primary = false } = {}) {
   const element = make("button", { type: "button", class: primary && "ft-primary" }, label);
-  element.addEventListener("click", onPress);
+  element.addEventListener("click", () => {
+    if (element.getAttribute("aria-disabled") !== "true") onPress();
+  });
   return element;
+}
+
+// Let a button act or not. It keeps the focus either way, so that no reader loses their place.
+export function enable(element, on) {
+  element.setAttribute("aria-disabled", String(!on));
 }
 
 // A button that is pressed or not; onChange gets the new state.
@@ -51,6 +59,7 @@ export function slider(label, { min, max, step = 1, value, format = String }, on
   const show = () => {
     readout.textContent = format(Number(input.value));
     input.setAttribute("aria-valuetext", readout.textContent);
+    input.style.setProperty("--ft-at", `${(100 * (input.value - min)) / (max - min)}%`);
   };
   const set = (number) => {
     input.value = number;
@@ -86,53 +95,61 @@ export function numberField(label, { min, max, value }, onInput) {
 }
 
 // A text to edit, as high as what stands in it. Behind it lie the same words once more, unseen,
-// that can be coloured: `mark` takes spans of them, which together say what stands in the field.
+// that can be coloured. `show` takes parts, {text, class}, which together are the text.
 export function textField(label, value, onInput) {
   const id = newId();
   const input = make("textarea", { id, rows: 1, spellcheck: "false", autocapitalize: "off" });
   input.autocomplete = "off";
   const behind = make("div", { class: "ft-behind", "aria-hidden": "true" });
   const scroll = make("div", { class: "ft-text" }, make("div", {}, behind, input));
-  const mark = (...spans) => behind.replaceChildren(...spans, "\u200b");
-  const set = (text) => {
-    if (input.value === text) return;
-    input.value = text;
-    mark(text);
+  let shown = [];
+  // What stands there already stays: a long text that grows is not built anew.
+  const colour = (parts) => {
+    const other = shown.findIndex((part, i) => !alike(part, parts[i]));
+    const first = other < 0 ? shown.length : other;
+    while (behind.childNodes.length > first) behind.lastChild.remove();
+    const added = parts.slice(first).map((part) => make("span", { class: part.class }, part.text));
+    behind.append(...added, "\u200b"); // without it a newline at the end would take no room
+    shown = parts;
   };
+  const show = (parts) => {
+    const atEnd = scroll.scrollTop + scroll.clientHeight >= scroll.scrollHeight - 40;
+    const text = parts.map((part) => part.text).join("");
+    if (input.value !== text) input.value = text; // or the cursor would jump
+    colour(parts);
+    if (atEnd) scroll.scrollTop = scroll.scrollHeight;
+  };
+  const set = (text) => show([{ text }]);
   set(value);
-  mark(value);
   input.addEventListener("input", () => {
-    mark(input.value);
+    colour([{ text: input.value }]);
     onInput(input.value);
   });
   const name = make("label", { for: id }, label);
-  return {
-    element: make("div", { class: "ft-field" }, name, scroll),
-    input,
-    set,
-    mark,
-    // More of the text at its end, without building anew what stands there.
-    append: (text, span) => {
-      const atEnd = scroll.scrollTop + scroll.clientHeight >= scroll.scrollHeight - 40;
-      input.value += text;
-      behind.lastChild.before(span);
-      if (atEnd) scroll.scrollTop = scroll.scrollHeight;
-    },
-  };
+  return { element: make("div", { class: "ft-field" }, name, scroll), input, set, show };
+}
+
+function alike(part, other) {
+  return part.text === other?.text && part.class === other.class;
 }
 
 // A line that says how things stand. `show` may be called in every frame; what is handed to `say`
-// is also spoken by a screen reader, at most every few seconds, and the last word always.
+// is also spoken by a screen reader, at most every few seconds, and the last word always. `speak`
+// is for what is seen elsewhere.
 export function status() {
   const seen = make("p", { class: "ft-seen" });
   const spoken = make("p", { class: "ft-spoken", role: "status", "aria-live": "polite" });
   let timer = 0;
   let last = -ANNOUNCED_EVERY_MS;
   let text = "";
-  const speak = () => {
+  const now = () => {
     timer = 0;
     last = performance.now();
     spoken.textContent = text;
+  };
+  const speak = (words) => {
+    text = words;
+    timer ||= setTimeout(now, Math.max(0, last + ANNOUNCED_EVERY_MS - performance.now()));
   };
   const show = (words) => {
     seen.textContent = words;
@@ -140,10 +157,10 @@ export function status() {
   return {
     element: make("div", { class: "ft-status" }, seen, spoken),
     show,
+    speak,
     say: (words) => {
       show(words);
-      text = words;
-      timer ||= setTimeout(speak, Math.max(0, last + ANNOUNCED_EVERY_MS - performance.now()));
+      speak(words);
     },
   };
 }
@@ -156,9 +173,9 @@ const INVISIBLE = {
 };
 
 // The text of a token with marks for what cannot be seen. In a flowing text a newline also breaks
-// the line. A token without text is the end of the text.
+// the line.
 export function pieceNodes(piece, { flowing = false } = {}) {
-  if (piece === "") return [make("span", { class: "ft-special" }, "end of text")];
+  if (piece === END) return [make("span", { class: "ft-special" }, "end of text")];
   return piece.split(/([ \n\t\r])/).flatMap((part) => {
     if (!INVISIBLE[part]) return part ? [part] : [];
     const mark = make("span", { class: "ft-invisible" }, INVISIBLE[part][0]);
@@ -168,7 +185,7 @@ export function pieceNodes(piece, { flowing = false } = {}) {
 
 // The same for the ear: "space def".
 export function spoken(piece) {
-  if (piece === "") return "end of text";
+  if (piece === END) return "end of text";
   return piece.replace(/[ \n\t\r]/g, (char) => ` ${INVISIBLE[char][1]} `).trim();
 }
 
@@ -180,14 +197,17 @@ export function tokenSpan(piece, attributes = {}) {
 
 export function percent(p) {
   if (p === 0) return "0 %";
-  if (p < 0.001) return "< 0.1 %";
+  if (p < 0.001) return "<0.1 %";
   return `${(100 * p).toFixed(1)} %`;
 }
 
 // Tokens with two probabilities each: a pale bar for the one before, a strong one for the one
 // after, both on one scale. `draw` takes rows of {piece, before, after, note}: a `note` stands in
-// the place of the second number, and the bar is dashed. Rows can be pressed if there is an onPick.
-export function bars(label, { onPick, pickWord = "" } = {}) {
+// the place of the second number, and the bar is dashed. Rows can be pressed if there is an onPick;
+// `heads` name the two columns of numbers.
+export function bars(label, { heads = [], onPick, pickWord = "" } = {}) {
+  const columns = heads.map((head) => make("span", {}, head));
+  const header = make("p", { class: "ft-heads", "aria-hidden": "true" }, ...columns);
   const list = make("ol", { class: "ft-bars", "aria-label": label });
   const scale = make("p", { class: "ft-scale", "aria-hidden": "true" });
   let rows = [];
@@ -219,9 +239,9 @@ export function bars(label, { onPick, pickWord = "" } = {}) {
       node.item.hidden = index >= rows.length;
       if (!node.item.hidden) drawRow(node, rows[index], full, onPick && pickWord);
     });
-    scale.textContent = `A full bar is ${100 * full} %.`;
+    scale.textContent = rows.length ? `A full bar is ${100 * full} %.` : "";
   };
-  return { element: make("div", {}, list, scale), draw };
+  return { element: make("div", {}, header, list, scale), draw };
 }
 
 function drawRow(node, { piece, before, after, note }, full, word) {
