@@ -42,9 +42,10 @@
   (func $one (param $x i32) (param $w i32) (param $in i32) (param $out i32) (param $y i32)
     (local $end i32) (local $i i32) (local $w1 i32) (local $w2 i32) (local $w3 i32)
     (local $stride i32)
-    (local $low v128) (local $high v128) (local $packed v128)
+    (local $low v128) (local $high v128) (local $packed v128) (local $mask v128)
     (local $a0 v128) (local $a1 v128) (local $a2 v128) (local $a3 v128)
     (local $b0 v128) (local $b1 v128) (local $b2 v128) (local $b3 v128)
+    (local.set $mask (v128.const i32x4 -65536 -65536 -65536 -65536))
     (local.set $stride (i32.shl (local.get $in) (i32.const 1)))
     (local.set $end (i32.add (local.get $y) (i32.shl (local.get $out) (i32.const 2))))
     (loop $outputs
@@ -68,26 +69,22 @@
         (local.set $a0 (f32x4.add (local.get $a0)
           (f32x4.mul (local.get $low) (i32x4.shl (local.get $packed) (i32.const 16)))))
         (local.set $b0 (f32x4.add (local.get $b0)
-          (f32x4.mul (local.get $high)
-            (v128.and (local.get $packed) (v128.const i32x4 -65536 -65536 -65536 -65536)))))
+          (f32x4.mul (local.get $high) (v128.and (local.get $packed) (local.get $mask)))))
         (local.set $packed (v128.load (i32.add (local.get $w1) (local.get $i))))
         (local.set $a1 (f32x4.add (local.get $a1)
           (f32x4.mul (local.get $low) (i32x4.shl (local.get $packed) (i32.const 16)))))
         (local.set $b1 (f32x4.add (local.get $b1)
-          (f32x4.mul (local.get $high)
-            (v128.and (local.get $packed) (v128.const i32x4 -65536 -65536 -65536 -65536)))))
+          (f32x4.mul (local.get $high) (v128.and (local.get $packed) (local.get $mask)))))
         (local.set $packed (v128.load (i32.add (local.get $w2) (local.get $i))))
         (local.set $a2 (f32x4.add (local.get $a2)
           (f32x4.mul (local.get $low) (i32x4.shl (local.get $packed) (i32.const 16)))))
         (local.set $b2 (f32x4.add (local.get $b2)
-          (f32x4.mul (local.get $high)
-            (v128.and (local.get $packed) (v128.const i32x4 -65536 -65536 -65536 -65536)))))
+          (f32x4.mul (local.get $high) (v128.and (local.get $packed) (local.get $mask)))))
         (local.set $packed (v128.load (i32.add (local.get $w3) (local.get $i))))
         (local.set $a3 (f32x4.add (local.get $a3)
           (f32x4.mul (local.get $low) (i32x4.shl (local.get $packed) (i32.const 16)))))
         (local.set $b3 (f32x4.add (local.get $b3)
-          (f32x4.mul (local.get $high)
-            (v128.and (local.get $packed) (v128.const i32x4 -65536 -65536 -65536 -65536)))))
+          (f32x4.mul (local.get $high) (v128.and (local.get $packed) (local.get $mask)))))
         (local.set $i (i32.add (local.get $i) (i32.const 16)))
         (br_if $inputs (i32.lt_u (local.get $i) (local.get $stride))))
       (v128.store (local.get $y)
@@ -106,8 +103,10 @@
     (local $w_stride i32) (local $x_stride i32) (local $y_stride i32)
     (local $x0 i32) (local $x1 i32) (local $x2 i32) (local $x3 i32) (local $w0 i32) (local $w1 i32)
     (local $low v128) (local $high v128) (local $low1 v128) (local $high1 v128) (local $v v128)
+    (local $mask v128)
     (local $a0 v128) (local $a1 v128) (local $a2 v128) (local $a3 v128)
     (local $b0 v128) (local $b1 v128) (local $b2 v128) (local $b3 v128)
+    (local.set $mask (v128.const i32x4 -65536 -65536 -65536 -65536))
     (local.set $w_stride (i32.shl (local.get $in) (i32.const 1)))
     (local.set $x_stride (i32.shl (local.get $in) (i32.const 2)))
     (local.set $y_stride (i32.shl (local.get $out) (i32.const 2)))
@@ -138,12 +137,10 @@
         (loop $inputs
           (local.set $v (v128.load (local.get $w0)))
           (local.set $low (i32x4.shl (local.get $v) (i32.const 16)))
-          (local.set $high
-            (v128.and (local.get $v) (v128.const i32x4 -65536 -65536 -65536 -65536)))
+          (local.set $high (v128.and (local.get $v) (local.get $mask)))
           (local.set $v (v128.load (local.get $w1)))
           (local.set $low1 (i32x4.shl (local.get $v) (i32.const 16)))
-          (local.set $high1
-            (v128.and (local.get $v) (v128.const i32x4 -65536 -65536 -65536 -65536)))
+          (local.set $high1 (v128.and (local.get $v) (local.get $mask)))
           (local.set $v (v128.load (i32.add (local.get $x0) (local.get $i))))
           (local.set $a0 (f32x4.add (local.get $a0) (f32x4.mul (local.get $v) (local.get $low))))
           (local.set $b0 (f32x4.add (local.get $b0) (f32x4.mul (local.get $v) (local.get $low1))))
@@ -203,39 +200,37 @@
       (i8x16.shuffle 8 9 10 11 12 13 14 15 24 25 26 27 28 29 30 31
         (local.get $ab) (local.get $cd))))
 
-  ;; One query head: softmax(q · keys) weighs the values. Keys lie feature by feature,
-  ;; [dim, capacity], so that sixteen of them are compared at once and no sum runs across lanes;
-  ;; values lie position by position, [capacity, dim]. `weights` keeps the n numbers before they
-  ;; are divided by their sum, which is returned; sixteen places behind them are written, too.
+  ;; One query head: softmax(q · keys) weighs the values. Keys lie in blocks of sixteen positions,
+  ;; in a block feature by feature, [dim, 16], so that sixteen are compared at once and no sum runs
+  ;; across lanes; values lie position by position, [n, dim]. `weights` keeps the n numbers before
+  ;; they are divided by their sum, which is returned; sixteen places behind are written, too.
   (func (export "attend")
-    (param $q i32) (param $keys i32) (param $values i32) (param $capacity i32) (param $n i32)
-    (param $dim i32) (param $weights i32) (param $out i32) (result f32)
-    (local $end i32) (local $at i32) (local $key i32) (local $feature i32) (local $q_end i32)
-    (local $stride i32) (local $value i32) (local $total f32)
-    (local $a0 v128) (local $a1 v128) (local $a2 v128) (local $a3 v128) (local $v v128)
-    (local $peak v128)
-    (local.set $stride (i32.shl (local.get $capacity) (i32.const 2)))
+    (param $q i32) (param $keys i32) (param $values i32) (param $n i32) (param $dim i32)
+    (param $weights i32) (param $out i32) (result f32)
+    (local $end i32) (local $at i32) (local $feature i32) (local $q_end i32) (local $stride i32)
+    (local $value i32) (local $total f32) (local $v v128) (local $peak v128)
+    (local $a0 v128) (local $a1 v128) (local $a2 v128) (local $a3 v128)
     (local.set $end (i32.add (local.get $weights) (i32.shl (local.get $n) (i32.const 2))))
-    (local.set $q_end (i32.add (local.get $q) (i32.shl (local.get $dim) (i32.const 2))))
+    (local.set $stride (i32.shl (local.get $dim) (i32.const 2)))
+    (local.set $q_end (i32.add (local.get $q) (local.get $stride)))
     (local.set $at (local.get $weights))
-    (loop $positions
+    (loop $blocks
       (local.set $a0 (v128.const f32x4 0 0 0 0))
       (local.set $a1 (v128.const f32x4 0 0 0 0))
       (local.set $a2 (v128.const f32x4 0 0 0 0))
       (local.set $a3 (v128.const f32x4 0 0 0 0))
-      (local.set $key (local.get $keys))
       (local.set $feature (local.get $q))
       (loop $features
         (local.set $v (v128.load32_splat (local.get $feature)))
         (local.set $a0
-          (f32x4.add (local.get $a0) (f32x4.mul (local.get $v) (v128.load (local.get $key)))))
+          (f32x4.add (local.get $a0) (f32x4.mul (local.get $v) (v128.load (local.get $keys)))))
         (local.set $a1 (f32x4.add (local.get $a1)
-          (f32x4.mul (local.get $v) (v128.load offset=16 (local.get $key)))))
+          (f32x4.mul (local.get $v) (v128.load offset=16 (local.get $keys)))))
         (local.set $a2 (f32x4.add (local.get $a2)
-          (f32x4.mul (local.get $v) (v128.load offset=32 (local.get $key)))))
+          (f32x4.mul (local.get $v) (v128.load offset=32 (local.get $keys)))))
         (local.set $a3 (f32x4.add (local.get $a3)
-          (f32x4.mul (local.get $v) (v128.load offset=48 (local.get $key)))))
-        (local.set $key (i32.add (local.get $key) (local.get $stride)))
+          (f32x4.mul (local.get $v) (v128.load offset=48 (local.get $keys)))))
+        (local.set $keys (i32.add (local.get $keys) (i32.const 64)))
         (local.set $feature (i32.add (local.get $feature) (i32.const 4)))
         (br_if $features (i32.lt_u (local.get $feature) (local.get $q_end))))
       (v128.store (local.get $at) (local.get $a0))
@@ -243,8 +238,7 @@
       (v128.store offset=32 (local.get $at) (local.get $a2))
       (v128.store offset=48 (local.get $at) (local.get $a3))
       (local.set $at (i32.add (local.get $at) (i32.const 64)))
-      (local.set $keys (i32.add (local.get $keys) (i32.const 64)))
-      (br_if $positions (i32.lt_u (local.get $at) (local.get $end))))
+      (br_if $blocks (i32.lt_u (local.get $at) (local.get $end))))
     ;; What lies behind the last position was compared as well, and weighs nothing.
     (local.set $v (v128.const f32x4 -inf -inf -inf -inf))
     (v128.store (local.get $end) (local.get $v))
@@ -263,19 +257,10 @@
     (local.set $peak (f32x4.max (local.get $peak)
       (i8x16.shuffle 4 5 6 7 0 1 2 3 12 13 14 15 8 9 10 11 (local.get $peak) (local.get $peak))))
 
-    (local.set $a0 (v128.const f32x4 0 0 0 0))
-    (local.set $at (local.get $weights))
-    (loop $exps
-      (local.set $v (call $exp (f32x4.sub (v128.load (local.get $at)) (local.get $peak))))
-      (v128.store (local.get $at) (local.get $v))
-      (local.set $a0 (f32x4.add (local.get $a0) (local.get $v)))
-      (local.set $at (i32.add (local.get $at) (i32.const 16)))
-      (br_if $exps (i32.lt_u (local.get $at) (local.get $end))))
-    (local.set $total (f32x4.extract_lane 0
-      (call $sums (local.get $a0) (local.get $a0) (local.get $a0) (local.get $a0))))
+    (local.set $total (call $exps (local.get $weights) (local.get $end) (local.get $weights)
+      (v128.const f32x4 1 1 1 1) (local.get $peak)))
 
     ;; Sixteen features of the values at a time.
-    (local.set $stride (i32.shl (local.get $dim) (i32.const 2)))
     (local.set $feature (i32.const 0))
     (loop $parts
       (local.set $a0 (v128.const f32x4 0 0 0 0))
@@ -307,48 +292,67 @@
       (br_if $parts (i32.lt_u (local.get $feature) (local.get $stride))))
     (local.get $total))
 
-  ;; gate = silu(gate) · up, for the numbers from `gate` to `end`.
-  (func (export "swiglu") (param $gate i32) (param $end i32) (param $up i32)
-    (local $g v128)
+  ;; gate = silu(gate) · up = gate · up / (1 + exp(-gate)) for the numbers from `gate` to `end`;
+  ;; `exps` has room for as many.
+  (func (export "swiglu") (param $gate i32) (param $end i32) (param $up i32) (param $exps i32)
+    (drop (call $exps (local.get $gate) (local.get $end) (local.get $exps)
+      (v128.const f32x4 -1 -1 -1 -1) (v128.const f32x4 0 0 0 0)))
     (loop $next
-      (local.set $g (v128.load (local.get $gate)))
       (v128.store (local.get $gate)
-        (f32x4.mul (v128.load (local.get $up))
-          (f32x4.div (local.get $g)
-            (f32x4.add (v128.const f32x4 1 1 1 1) (call $exp (f32x4.neg (local.get $g)))))))
+        (f32x4.div
+          (f32x4.mul (v128.load (local.get $gate)) (v128.load (local.get $up)))
+          (f32x4.add (f32x4.splat (f32.const 1)) (v128.load (local.get $exps)))))
       (local.set $gate (i32.add (local.get $gate) (i32.const 16)))
       (local.set $up (i32.add (local.get $up) (i32.const 16)))
+      (local.set $exps (i32.add (local.get $exps) (i32.const 16)))
       (br_if $next (i32.lt_u (local.get $gate) (local.get $end)))))
 
+  ;; exp(sign · x - peak) of the numbers from `x` to `end`, written to `y`; returns their sum.
   ;; exp(x) = 2ⁿ · exp(r), with n the whole number nearest to x / ln 2, and a polynomial for exp(r).
   ;; Beyond ±87 the result stays at the ends of what an f32 holds. Source: Cephes, expf.c
-  (func $exp (param $x v128) (result v128)
-    (local $n v128) (local $p v128)
-    (local.set $x (f32x4.max (v128.const f32x4 -87 -87 -87 -87)
-      (f32x4.min (v128.const f32x4 87 87 87 87) (local.get $x))))
-    (local.set $n (f32x4.nearest (f32x4.mul (local.get $x)
-      (v128.const f32x4 1.44269504 1.44269504 1.44269504 1.44269504))))
-    ;; ln 2 in two parts: the product of n with the first is exact.
-    (local.set $x (f32x4.sub (local.get $x) (f32x4.mul (local.get $n)
-      (v128.const f32x4 0.693359375 0.693359375 0.693359375 0.693359375))))
-    (local.set $x (f32x4.add (local.get $x) (f32x4.mul (local.get $n)
-      (v128.const f32x4 2.12194440e-4 2.12194440e-4 2.12194440e-4 2.12194440e-4))))
-    (local.set $p
-      (v128.const f32x4 1.9875691500e-4 1.9875691500e-4 1.9875691500e-4 1.9875691500e-4))
-    (local.set $p (f32x4.add (f32x4.mul (local.get $p) (local.get $x))
-      (v128.const f32x4 1.3981999507e-3 1.3981999507e-3 1.3981999507e-3 1.3981999507e-3)))
-    (local.set $p (f32x4.add (f32x4.mul (local.get $p) (local.get $x))
-      (v128.const f32x4 8.3334519073e-3 8.3334519073e-3 8.3334519073e-3 8.3334519073e-3)))
-    (local.set $p (f32x4.add (f32x4.mul (local.get $p) (local.get $x))
-      (v128.const f32x4 4.1665795894e-2 4.1665795894e-2 4.1665795894e-2 4.1665795894e-2)))
-    (local.set $p (f32x4.add (f32x4.mul (local.get $p) (local.get $x))
-      (v128.const f32x4 1.6666665459e-1 1.6666665459e-1 1.6666665459e-1 1.6666665459e-1)))
-    (local.set $p (f32x4.add (f32x4.mul (local.get $p) (local.get $x))
-      (v128.const f32x4 5.0000001201e-1 5.0000001201e-1 5.0000001201e-1 5.0000001201e-1)))
-    (local.set $p (f32x4.add
-      (f32x4.mul (f32x4.mul (local.get $p) (local.get $x)) (local.get $x))
-      (f32x4.add (local.get $x) (v128.const f32x4 1 1 1 1))))
-    (f32x4.mul (local.get $p)
-      (i32x4.shl
-        (i32x4.add (i32x4.trunc_sat_f32x4_s (local.get $n)) (v128.const i32x4 127 127 127 127))
-        (i32.const 23)))))
+  ;; Constants are in locals, since V8 builds a v128.const anew wherever it stands in a loop.
+  (func $exps (param $x i32) (param $end i32) (param $y i32) (param $sign v128) (param $peak v128)
+    (result f32)
+    (local $r v128) (local $n v128) (local $p v128) (local $sum v128)
+    (local $most v128) (local $least v128) (local $per_ln2 v128) (local $ln2 v128)
+    (local $ln2_rest v128) (local $p5 v128) (local $p4 v128) (local $p3 v128) (local $p2 v128)
+    (local $p1 v128) (local $p0 v128) (local $one v128) (local $bias v128)
+    (local.set $most (f32x4.splat (f32.const 87)))
+    (local.set $least (f32x4.splat (f32.const -87)))
+    (local.set $per_ln2 (f32x4.splat (f32.const 1.44269504)))
+    ;; ln 2 in two parts: n times the first is exact.
+    (local.set $ln2 (f32x4.splat (f32.const 0.693359375)))
+    (local.set $ln2_rest (f32x4.splat (f32.const -2.12194440e-4)))
+    (local.set $p5 (f32x4.splat (f32.const 1.9875691500e-4)))
+    (local.set $p4 (f32x4.splat (f32.const 1.3981999507e-3)))
+    (local.set $p3 (f32x4.splat (f32.const 8.3334519073e-3)))
+    (local.set $p2 (f32x4.splat (f32.const 4.1665795894e-2)))
+    (local.set $p1 (f32x4.splat (f32.const 1.6666665459e-1)))
+    (local.set $p0 (f32x4.splat (f32.const 5.0000001201e-1)))
+    (local.set $one (f32x4.splat (f32.const 1)))
+    (local.set $bias (i32x4.splat (i32.const 127)))
+    (loop $next
+      (local.set $r
+        (f32x4.sub (f32x4.mul (local.get $sign) (v128.load (local.get $x))) (local.get $peak)))
+      (local.set $r
+        (f32x4.pmax (f32x4.pmin (local.get $r) (local.get $most)) (local.get $least)))
+      (local.set $n (f32x4.nearest (f32x4.mul (local.get $r) (local.get $per_ln2))))
+      (local.set $r (f32x4.sub (local.get $r) (f32x4.mul (local.get $n) (local.get $ln2))))
+      (local.set $r (f32x4.sub (local.get $r) (f32x4.mul (local.get $n) (local.get $ln2_rest))))
+      (local.set $p (f32x4.add (f32x4.mul (local.get $p5) (local.get $r)) (local.get $p4)))
+      (local.set $p (f32x4.add (f32x4.mul (local.get $p) (local.get $r)) (local.get $p3)))
+      (local.set $p (f32x4.add (f32x4.mul (local.get $p) (local.get $r)) (local.get $p2)))
+      (local.set $p (f32x4.add (f32x4.mul (local.get $p) (local.get $r)) (local.get $p1)))
+      (local.set $p (f32x4.add (f32x4.mul (local.get $p) (local.get $r)) (local.get $p0)))
+      (local.set $p (f32x4.mul (f32x4.mul (local.get $p) (local.get $r)) (local.get $r)))
+      (local.set $p (f32x4.add (local.get $p) (f32x4.add (local.get $r) (local.get $one))))
+      (local.set $n (i32x4.trunc_sat_f32x4_s (local.get $n)))
+      (local.set $p (f32x4.mul (local.get $p)
+        (i32x4.shl (i32x4.add (local.get $n) (local.get $bias)) (i32.const 23))))
+      (v128.store (local.get $y) (local.get $p))
+      (local.set $sum (f32x4.add (local.get $sum) (local.get $p)))
+      (local.set $x (i32.add (local.get $x) (i32.const 16)))
+      (local.set $y (i32.add (local.get $y) (i32.const 16)))
+      (br_if $next (i32.lt_u (local.get $x) (local.get $end))))
+    (f32x4.extract_lane 0
+      (call $sums (local.get $sum) (local.get $sum) (local.get $sum) (local.get $sum)))))

@@ -8,7 +8,7 @@ import kernelBytes from "built/kernel.wasm";
 import { checkShapes, readSafetensors } from "./safetensors.js";
 
 const CHUNK = 32; // so many tokens go through a layer together: their activations stay in L2
-const SLACK = 64; // bytes that the kernel may write behind the last weight of attention
+const BLOCK = 16; // so many keys does the kernel compare at once
 
 export function createModel(config, weightsBuffer) {
   const arch = readConfig(config);
@@ -186,13 +186,14 @@ function loadWeights(heap, arch, buffer, tensors) {
   return { blocks, embedding, finalNorm: vector("model.norm.weight") };
 }
 
-// Keys and values of `capacity` tokens: for each layer and KV head the keys feature by feature,
-// [H, capacity], then the values position by position, [capacity, H].
+// Keys and values of `capacity` tokens: for each layer and KV head the keys, in blocks of sixteen
+// positions, [capacity/16, H, 16], as the kernel compares them, then the values, [capacity, H].
 function openCache(heap, arch, capacity) {
   const { n_layers, n_kv_heads, head_dim } = arch;
-  const headBytes = capacity * head_dim * 4;
+  const places = Math.ceil(capacity / BLOCK) * BLOCK;
+  const headBytes = places * head_dim * 4;
   const tokenBytes = n_layers * n_kv_heads * 2 * head_dim * 4;
-  const at = heap.take(capacity * tokenBytes + SLACK);
+  const at = heap.take(places * tokenBytes);
   const atKeys = (layer, head) => at + (layer * n_kv_heads + head) * 2 * headBytes;
   return {
     length: 0,
@@ -210,7 +211,7 @@ function openCache(heap, arch, capacity) {
       this.length = length;
     },
     // After this the cache must not be used: its memory goes to the next one of its capacity.
-    free: () => heap.giveBack(at, capacity * tokenBytes + SLACK),
+    free: () => heap.giveBack(at, places * tokenBytes),
   };
 }
 
@@ -232,6 +233,7 @@ function openPass(heap, arch, weights) {
     y: room(d_model), // what a sublayer adds to the stream
     gate: room(d_ff),
     up: room(d_ff),
+    exps: room(d_ff),
     logits: room(vocab_size),
   };
   let attending = { at: 0, size: 0 }; // the weights of one query, as long as the cache in use
@@ -266,7 +268,7 @@ function openPass(heap, arch, weights) {
   }
 
   function makeRoomToAttend(capacity) {
-    const size = capacity * 4 + SLACK;
+    const size = (capacity + BLOCK) * 4; // the kernel writes so far behind the last weight
     if (attending.size >= size) return;
     if (attending.size) heap.giveBack(attending.at, attending.size);
     attending = { at: heap.take(size), size };
@@ -291,7 +293,7 @@ function openPass(heap, arch, weights) {
       norm(n, block.mlpNorm);
       kernel.product(at.h, n, block.gate, d_model, d_ff, at.gate);
       kernel.product(at.h, n, block.up, d_model, d_ff, at.up);
-      kernel.swiglu(at.gate, at.gate + n * d_ff * 4, at.up);
+      kernel.swiglu(at.gate, at.gate + n * d_ff * 4, at.up, at.exps);
       kernel.product(at.gate, n, block.down, d_ff, d_model, at.y);
       add(n);
       watch.afterLayer?.(layer, n);
@@ -362,12 +364,13 @@ function openPass(heap, arch, weights) {
     const floats = heap.floats;
     for (let row = 0; row < n; row += 1) {
       const position = cache.length + row;
+      const block = Math.floor(position / BLOCK);
       for (let head = 0; head < n_kv_heads; head += 1) {
         const from = (row * n_kv_heads + head) * head_dim;
-        const keys = cache.atKeys(layer, head) / 4 + position;
+        const keys = cache.atKeys(layer, head) / 4 + block * head_dim * BLOCK + (position % BLOCK);
         const values = cache.atValues(layer, head) / 4 + position * head_dim;
         for (let i = 0; i < head_dim; i += 1) {
-          floats[keys + i * cache.capacity] = floats[at.k / 4 + from + i];
+          floats[keys + i * BLOCK] = floats[at.k / 4 + from + i];
           floats[values + i] = floats[at.v / 4 + from + i];
         }
       }
@@ -387,7 +390,6 @@ function openPass(heap, arch, weights) {
           at.q + offset,
           keys,
           values,
-          cache.capacity,
           seen,
           head_dim,
           attending.at,
