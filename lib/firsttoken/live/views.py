@@ -5,13 +5,22 @@ import json
 import os
 from collections.abc import Mapping
 from importlib.resources import files
+from numbers import Real
 from typing import Any
 
 import anywidget
 import traitlets
 
+from firsttoken.architectures import from_hf_config
+from firsttoken.checks import check_count
 from firsttoken.live import assets, stills
+from firsttoken.paths import data_path
 from firsttoken.sampling import SamplingParams
+from firsttoken.tokenizer import tokenizer
+
+# How far the views' sliders and fields reach.
+_REAL = {"temperature": (0, 2), "top_p": (0, 1), "min_p": (0, 1), "repetition_penalty": (1, 2)}
+_WHOLE = {"top_k": (0, 100), "max_tokens": (1, 500), "gamma": (1, 8), "seed": (0, 2**32 - 1)}
 
 
 class View(anywidget.AnyWidget):
@@ -19,22 +28,40 @@ class View(anywidget.AnyWidget):
 
     `text` is what stands in its text field, `settings` all that can be set, by name; both change
     when the reader changes them, and setting them changes the view.
+
+    Raises: ValueError for a setting that the view does not have, lacks, or cannot show.
+
+    >>> view = next_token("def ", temperature=0.5, seed=3)
+    >>> view.text = "class "
+    >>> view.text, view.params.temperature, view.params.seed
+    ('class ', 0.5, 3)
+    >>> view.settings = {**view.settings, "temperature": 3}
+    Traceback (most recent call last):
+        ...
+    ValueError: temperature must lie within 0 … 2, got 3
     """
 
     _esm = assets.script()
     view = traitlets.Unicode().tag(sync=True)
     settings = traitlets.Dict().tag(sync=True)
     still = traitlets.Unicode().tag(sync=True)  # HTML: what is shown until the reader touches it
-    manifest = traitlets.Dict(assets.manifest()).tag(sync=True)
-    version = traitlets.Unicode(assets.version()).tag(sync=True)
+    manifest = traitlets.Dict().tag(sync=True)
+    version = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, view: str, still: str, settings: Mapping[str, Any]):
-        super().__init__(view=view, still=still, settings=dict(settings))
+        self._names = set(settings)
+        super().__init__(
+            view=view,
+            still=still,
+            settings=dict(settings),
+            manifest=assets.manifest(),
+            version=assets.version(),
+        )
         self.on_msg(self._answer)
 
     @property
     def text(self) -> str:
-        """The reader's text."""
+        """The reader's text, and what the model has added to it."""
         return self.settings["text"]
 
     @text.setter
@@ -46,6 +73,15 @@ class View(anywidget.AnyWidget):
         """The reader's settings, for `generate`."""
         known = SamplingParams.__dataclass_fields__
         return SamplingParams(**{k: v for k, v in self.settings.items() if k in known})
+
+    @traitlets.validate("settings")
+    def _checked(self, proposal: Mapping[str, Any]) -> dict[str, Any]:
+        settings = proposal["value"]
+        if set(settings) != self._names:
+            raise ValueError(f"settings must be {sorted(self._names)}, got {sorted(settings)}")
+        for name, value in settings.items():
+            _check_setting(name, value)
+        return settings
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         if os.environ.get("FIRSTTOKEN_SITE") == "1":
@@ -61,6 +97,33 @@ class View(anywidget.AnyWidget):
         for index, piece in enumerate(pieces):
             about = {"kind": "piece", "name": message["name"], "index": index, "n": len(pieces)}
             self.send(about, buffers=[piece])
+
+
+def _check_setting(name: str, value: Any) -> None:
+    """Raise a ValueError that names the setting unless the view can show the value."""
+    if name == "text":
+        tokenizer().encode(value)
+    elif name == "use_cache" and not isinstance(value, bool):
+        raise ValueError(f"use_cache must be True or False, got {value!r}")
+    elif name == "silenced":
+        for layer, head in value:
+            _check_setting("layer", layer)
+            _check_setting("head", head)
+    elif name in _REAL:
+        if not isinstance(value, Real) or isinstance(value, bool):
+            raise ValueError(f"{name} must be a real number, got {value!r}")
+        _check_within(name, value, *_REAL[name])
+    elif name in ("layer", "head"):
+        arch = from_hf_config(data_path("model/target/config.json"))
+        last = (arch.n_layers if name == "layer" else arch.n_heads) - 1
+        _check_within(name, check_count(name, value), 0, last)
+    elif name in _WHOLE:
+        _check_within(name, check_count(name, value), *_WHOLE[name])
+
+
+def _check_within(name: str, value: Real, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ValueError(f"{name} must lie within {low} … {high}, got {value}")
 
 
 def site_html(view: str, settings: Mapping[str, Any], still: str) -> str:
@@ -86,7 +149,20 @@ def next_token(
     seed: int = 0,
     max_tokens: int = 40,
 ) -> View:
-    """Show the likeliest next tokens after a text, with everything that chooses among them."""
+    """Show the likeliest next tokens after a text, with everything that chooses among them.
+
+    A press on a token appends it; the model goes on writing by itself, `max_tokens` at a time. The
+    settings are those of `SamplingParams`, as far as the sliders reach, and with the same seed
+    `generate` writes the same text.
+
+    Units:  top_k, max_tokens in tokens; top_p, min_p: probability
+    Raises: ValueError that names the argument: no text, a temperature outside 0 … 2, a top_k
+            outside 0 … 100, a top_p or min_p outside 0 … 1, a repetition_penalty outside 1 … 2,
+            max_tokens outside 1 … 500 or a seed outside 0 … 2³² - 1.
+
+    >>> next_token("def ", top_k=40).params.top_k
+    40
+    """
     settings = {
         "text": text,
         "temperature": temperature,

@@ -14,7 +14,7 @@ import {
 
 const N_BARS = 10;
 const BARS_EVERY_MS = 150; // while the model writes: faster, nobody could read them
-const MOST_TOKENS = 200;
+const MOST_TOKENS = 500;
 const NEUTRAL = { temperature: 1, top_k: 0, top_p: 1, min_p: 0, repetition_penalty: 1 };
 const ENDINGS = {
   eos: "The model ended the text here.",

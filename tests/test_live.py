@@ -1,0 +1,233 @@
+"""The Python side of the live views: what travels to the page, the stills, and the widgets."""
+
+import gzip
+import hashlib
+import json
+from html.parser import HTMLParser
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from firsttoken import live
+from firsttoken.live import assets, stills, views
+from firsttoken.llama import load_model
+from firsttoken.paths import data_path
+from firsttoken.sampling import SamplingParams, next_token_distribution, softmax
+from firsttoken.tokenizer import tokenizer
+
+ALL_VIEWS = [getattr(live, name) for name in live.__all__ if name != "View"]
+WEIGHTS = [name for name in assets.FILES if name.endswith(".safetensors")]
+MAX_STILL_BYTES = 15_000  # what a view may add to a page before it is started, after gzip
+
+
+class Elements(HTMLParser):
+    """The elements of some HTML, as (tag, attributes), and the text outside of them."""
+
+    def __init__(self, source: str):
+        super().__init__()
+        self.found: list[tuple[str, dict]] = []
+        self.feed(source)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def with_class(self, name: str) -> list[dict]:
+        return [given for _, given in self.found if name in (given.get("class") or "").split()]
+
+
+def original(name: str) -> bytes:
+    return data_path(f"model/{name}").read_bytes()
+
+
+@pytest.mark.parametrize("name", assets.FILES)
+def test_what_travels_is_the_file(name):
+    content = np.frombuffer(gzip.decompress(assets.packed(name)), dtype=np.uint8)
+    if name in WEIGHTS:
+        # NumPy's transpose weaves the two planes together.
+        content = content.reshape(2, -1).T.ravel()
+    assert content.tobytes() == original(name)
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_byte_planes_are_worth_it(name):
+    assert len(assets.packed(name)) < 0.9 * len(gzip.compress(original(name), 9, mtime=0))
+
+
+def test_an_unknown_file_is_refused():
+    """Only what is in the list goes out, whatever a page may ask for."""
+    with pytest.raises(ValueError, match=r"name must be one of .* got '../secret'"):
+        assets.packed("../secret")
+
+
+def test_manifest_describes_the_files():
+    for name, entry in assets.manifest().items():
+        assert entry == {
+            "bytes": len(original(name)),
+            "packed_bytes": len(assets.packed(name)),
+            "sha256": hashlib.sha256(original(name)).hexdigest(),
+        }
+    assert tuple(assets.manifest()) == assets.FILES
+
+
+def test_version_changes_with_what_is_shipped(monkeypatch):
+    compute = assets.version.__wrapped__
+    assert compute() == assets.version()
+    changed = {**assets.manifest(), "tokenizer.json": {"bytes": 1}}
+    with monkeypatch.context() as patch:
+        patch.setattr(assets, "manifest", lambda: changed)
+        with_other_files = compute()
+    monkeypatch.setattr(assets, "script", lambda: "another script")
+    assert len({compute(), with_other_files, assets.version()}) == 3
+
+
+def test_written_folder_is_complete(tmp_path):
+    place = assets.write(tmp_path)
+    assert place == tmp_path / "live" / assets.version()
+    written = {str(p.relative_to(place)) for p in place.rglob("*") if p.is_file()}
+    assert written == {"live.js", "manifest.json", *(f"{name}.gz" for name in assets.FILES)}
+    for name in assets.FILES:
+        assert (place / f"{name}.gz").read_bytes() == assets.packed(name)
+    assert json.loads((place / "manifest.json").read_text("utf-8")) == assets.manifest()
+
+
+@pytest.mark.parametrize("text", ["def ", '"</div><script>alert(1)</script>', "a'b&amp;\n\t", ""])
+def test_site_html_carries_the_settings(text):
+    view = live.next_token(text, temperature=0.5)
+    elements = Elements(views.site_html(view.view, view.settings, view.still))
+    (root,) = elements.with_class("ft-live")
+    assert json.loads(root["data-settings"]) == view.settings
+    assert root["data-view"] == "next_token"
+    assert root["data-assets"] == f"_static/live/{assets.version()}/"
+    assert [tag for tag, _ in elements.found].count("script") == 1  # the loader alone
+    addresses = [given.get("src") or given.get("href", "#") for _, given in elements.found]
+    assert all(address.startswith("#") for address in addresses)  # parts of the picture itself
+
+
+@pytest.mark.parametrize("make", ALL_VIEWS)
+def test_still_says_what_it_shows(make):
+    view = make()
+    elements = Elements(view.still)
+    pictures = [given for _, given in elements.found if given.get("role") == "img"]
+    assert pictures
+    for picture in pictures:
+        assert len(picture["aria-label"].split()) > 5
+    assert len(elements.with_class("ft-live-start")) == 1
+    page = views.site_html(view.view, view.settings, view.still).encode()
+    assert len(gzip.compress(page)) <= MAX_STILL_BYTES
+
+
+@pytest.mark.parametrize("alt", ["", "  "])
+def test_a_still_without_words_is_refused(alt):
+    with pytest.raises(ValueError, match="alt must say what the figure shows"):
+        stills.drawn(plt.figure(), alt)
+
+
+def test_the_button_says_what_loading_costs():
+    target = sum(
+        assets.manifest()[name]["packed_bytes"]
+        for name in assets.FILES
+        if not name.startswith("draft/")
+    )
+    everything = sum(entry["packed_bytes"] for entry in assets.manifest().values())
+    assert f"{target / 1e6:.1f} MB" in stills.framed("")
+    assert f"{everything / 1e6:.1f} MB" in stills.framed("", draft=True)
+    assert f"{everything / 1e6:.1f}" != f"{target / 1e6:.1f}"
+
+
+def test_next_token_still_shows_the_librarys_numbers():
+    text = "def is_prime(n):\n    return"
+    still = live.next_token(text, temperature=0.7, top_k=6).still
+    ids = tokenizer().encode(text)
+    logits = load_model("target")([ids])[0, -1]
+    kept = next_token_distribution(logits, SamplingParams(temperature=0.7, top_k=6), ids)
+    (picture,) = Elements(still).with_class("ft-figure")
+    for token in np.argsort(-logits, kind="stable")[:10]:
+        words = f"{stills.piece(token)} {softmax(logits)[token]:.1%}"
+        assert words + ("" if kept[token] else ", dropped") in picture["aria-label"]
+    assert "keep 6 of 1,024 tokens" in picture["aria-label"]
+
+
+def test_params_are_those_of_the_library():
+    given = {
+        "temperature": 0.5,
+        "top_k": 5,
+        "top_p": 0.9,
+        "min_p": 0.1,
+        "repetition_penalty": 1.2,
+        "seed": 7,
+        "max_tokens": 11,
+    }
+    assert live.next_token("x", **given).params == SamplingParams(**given)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", 2.5),
+        ("temperature", -1),
+        ("temperature", float("nan")),
+        ("temperature", "hot"),
+        ("temperature", True),
+        ("top_k", 101),
+        ("top_k", 1.5),
+        ("top_p", 1.1),
+        ("min_p", -0.1),
+        ("repetition_penalty", 0.5),
+        ("seed", None),
+        ("seed", -1),
+        ("max_tokens", 0),
+        ("max_tokens", 501),
+        ("text", 3),
+        ("text", "\ud800"),
+    ],
+)
+def test_a_wrong_setting_is_named(name, value):
+    """In the call and, later, where a setting is set."""
+    with pytest.raises(ValueError, match=name):
+        live.next_token(**{"text": "def ", name: value})
+    view = live.next_token()
+    before = view.settings
+    with pytest.raises(ValueError, match=name):
+        view.settings = {**before, name: value}
+    assert view.settings == before
+
+
+def test_settings_are_all_there_and_no_others():
+    view = live.next_token()
+    for settings in ({"text": "x"}, {**view.settings, "colour": "red"}):
+        with pytest.raises(ValueError, match="settings must be"):
+            view.settings = settings
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """Collect what widgets send to the page."""
+    messages = []
+    monkeypatch.setattr(
+        live.View, "send", lambda _self, content, buffers=(): messages.append((content, buffers))
+    )
+    return messages
+
+
+@pytest.mark.parametrize("name", assets.FILES)
+def test_a_page_gets_a_file_in_pieces(sent, name):
+    live.next_token()._answer(None, {"kind": "file", "name": name}, [])
+    assert [about["index"] for about, _ in sent] == list(range(sent[0][0]["n"]))
+    assert {(about["kind"], about["name"]) for about, _ in sent} == {("piece", name)}
+    pieces = [piece for _, buffers in sent for piece in buffers]
+    assert b"".join(pieces) == assets.packed(name)
+    assert max(map(len, pieces)) <= 1 << 18
+
+
+def test_other_messages_are_left_alone(sent):
+    live.next_token()._answer(None, {"kind": "hello"}, [])
+    assert sent == []
+
+
+def test_a_view_is_a_widget_here_and_html_on_the_site(monkeypatch):
+    view = live.next_token()
+    bundle, *_ = view._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+    monkeypatch.setenv("FIRSTTOKEN_SITE", "1")
+    assert set(view._repr_mimebundle_()) == {"text/html"}
