@@ -4,7 +4,9 @@ Each is drawn from the library's own results for the view's first text and setti
 """
 
 import functools
-from collections.abc import Mapping
+import html
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -12,6 +14,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from firsttoken import plots
+from firsttoken.evaluation import bits_per_byte, token_losses
+from firsttoken.inspection import look_inside
 from firsttoken.live import assets
 from firsttoken.llama import Llama, load_model
 from firsttoken.sampling import SamplingParams, next_token_distribution, softmax
@@ -19,6 +23,8 @@ from firsttoken.tokenizer import tokenizer
 
 _N_BARS = 10
 _TEXT_SHOWN = 48  # characters of a text that a title has room for
+_MOST_INSIDE = 96  # tokens, as in views/inside.js: of a longer text the last ones
+_LEVELS = (0.5, 1, 2, 4, 8)  # bits: where the colour of a loss changes, as in views/surprise.js
 
 
 def framed(figure: str, draft: bool = False) -> str:
@@ -108,8 +114,20 @@ def _draw_bars(ax: plt.Axes, names: list[str], before: np.ndarray, after: np.nda
 
 
 def inside(settings: Mapping[str, Any]) -> str:
-    """Return what one head reads as a figure."""
-    return framed("<p>(still)</p>")
+    """Return what the last token reads through one head, as a coloured text."""
+    eos, ids = tokenizer().eos_id, tokenizer().encode(settings["text"])[-_MOST_INSIDE:]
+    layer, head = settings["layer"], settings["head"]
+    seen = look_inside(target(), [eos, *ids], settings["silenced"])
+    shares = seen.attention[layer, head, -1]
+    names = ["start", *map(piece, ids)]
+    most = np.argsort(-shares, kind="stable")[:3]
+    reads = ", ".join(f"{100 * shares[i]:.1f} % from “{names[i]}”" for i in most)
+    likeliest = int(seen.next.argmax())
+    words = (
+        f"Layer {layer + 1}, head {head + 1}: the last token, “{names[-1]}”, reads {reads}. Next, "
+        f"the model expects “{piece(likeliest)}”, with {100 * seen.next[likeliest]:.1f} %."
+    )
+    return framed(_coloured(words, ids, shares[1:], "cache"))
 
 
 def cache(settings: Mapping[str, Any]) -> str:
@@ -124,4 +142,39 @@ def speculation(settings: Mapping[str, Any]) -> str:
 
 def surprise(settings: Mapping[str, Any]) -> str:
     """Return a text coloured by the loss of each token."""
-    return framed("<p>(still)</p>")
+    text = settings["text"]
+    ids = tokenizer().encode(text)
+    if not ids:
+        return framed(
+            _coloured("No text yet: type one, and see what surprises the model.", [], [], "decode")
+        )
+    bits = token_losses(target(), [tokenizer().eos_id, *ids]) / math.log(2)
+    worst = int(bits.argmax())
+    words = (
+        f"{bits_per_byte(target(), tokenizer(), text):.2f} bits per byte. The more bits a token "
+        "needs, the stronger its colour. "
+        f"Most of all: “{piece(ids[worst])}”, {bits[worst]:.1f} bits."
+    )
+    strengths = [sum(each >= step for step in _LEVELS) / len(_LEVELS) for each in bits]
+    return framed(_coloured(words, ids, strengths, "decode"))
+
+
+def _coloured(words: str, ids: Sequence[int], strengths: Iterable[float], concept: str) -> str:
+    """Return a sentence, and a text whose tokens are coloured by strength (0 … 1)."""
+    marked, colour, tok = [], plots.COLORS[concept], tokenizer()
+    for token_id, strength in zip(ids, strengths, strict=True):
+        text = html.escape(tok.token_bytes(token_id).decode("utf-8", errors="backslashreplace"))
+        text = text.replace("\n", "↵\n")
+        if strength >= 0.01:
+            look = (
+                f"background:{colour}{round(127 * strength):02x};"
+                f"box-shadow:inset 0 -{4 * strength:.1f}px {colour}"
+            )
+            text = f'<span style="{look}">{text}</span>'
+        marked.append(text)
+    sentence = html.escape(words)
+    return (
+        f'<div role="img" aria-label="{sentence}"><p style="margin:0 0 .5rem">{sentence}</p>'
+        '<div style="white-space:pre-wrap;overflow-wrap:anywhere;font:1rem/1.9 var(--ft-mono)">'
+        f"{''.join(marked)}</div></div>"
+    )

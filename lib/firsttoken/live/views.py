@@ -3,7 +3,7 @@
 import html
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from numbers import Real
 from typing import Any
@@ -21,6 +21,24 @@ from firsttoken.tokenizer import tokenizer
 # How far the views' sliders and fields reach.
 _REAL = {"temperature": (0, 2), "top_p": (0, 1), "min_p": (0, 1), "repetition_penalty": (1, 2)}
 _WHOLE = {"top_k": (0, 100), "max_tokens": (1, 500), "gamma": (1, 8), "seed": (0, 2**32 - 1)}
+
+# What chapter 01 reads, up to the bracket after which a name has to come that came before.
+PROGRAM = "import os\n\npath = os.path.join(folder, name)\nif os.path.exists("
+# Mostly what every listing has, and one word that none has.
+LISTING = """import os
+import sys
+
+
+def main():
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if os.path.isfile(path):
+            print(bananas)
+
+
+if __name__ == "__main__":
+    main()
+"""
 
 
 class View(anywidget.AnyWidget):
@@ -176,9 +194,32 @@ def next_token(
     return View("next_token", stills.next_token(settings), settings)
 
 
-def inside(text: str = "def ", *, layer: int = 0, head: int = 0) -> View:
-    """Show what each head reads and each layer would say; heads can be silenced."""
-    settings = {"text": text, "layer": layer, "head": head, "silenced": []}
+def inside(
+    text: str = PROGRAM,
+    *,
+    layer: int = 5,
+    head: int = 3,
+    silenced: Iterable[tuple[int, int]] = (),
+) -> View:
+    """Show what a head reads, and what becomes of the next token when heads are silent.
+
+    Layers and heads are counted from 0, as in `firsttoken.inspection`; the reader sees them counted
+    from 1. At first, layer 5 and head 3 of the shipped target: the head that copies.
+
+    Raises: ValueError that names the argument: no text, a layer or head that the model has not.
+
+    >>> inside("import os", layer=0, head=5, silenced=[(3, 4)]).settings["silenced"]
+    [[3, 4]]
+    """
+    silenced = list(silenced)
+    for name, value in [("layer", layer), ("head", head), ("silenced", silenced)]:
+        _check_setting(name, value)
+    settings = {
+        "text": text,
+        "layer": int(layer),
+        "head": int(head),
+        "silenced": [[int(at), int(number)] for at, number in silenced],
+    }
     return View("inside", stills.inside(settings), settings)
 
 
@@ -196,7 +237,14 @@ def speculation(
     return View("speculation", stills.speculation(settings), settings)
 
 
-def surprise(text: str = "def f(x):\n    return x\n") -> View:
-    """Show the loss of each token of a text, and its bits per byte."""
-    settings = {"text": text}
+def surprise(text: str = LISTING) -> View:
+    """Show the loss of each token of a text, and its bits per byte beside those of other readers.
+
+    Of a text beyond 64 KB the page reads the first part only.
+
+    Units:  held_out in its settings: bits per byte of the target on the shipped held-out text.
+    Raises: ValueError for what is no text.
+    """
+    training = json.loads(data_path("model/training.json").read_text("utf-8"))
+    settings = {"text": text, "held_out": training["heldout"]["bits_per_byte_target"]}
     return View("surprise", stills.surprise(settings), settings)

@@ -1,5 +1,436 @@
-// (root, engine, shared) => a function that ends the view.
+// What happens inside a pass over the reader's text: what a head reads, what each layer would say,
+// and what the model expects when some heads are silent.
+import {
+  bars,
+  button,
+  make,
+  painter,
+  percent,
+  pieceNodes,
+  slider,
+  spoken,
+  status,
+  textField,
+  tokenSpan,
+} from "./parts.js";
+import { rove } from "./rove.js";
+
+const MOST_TOKENS = 96;
+const TYPING_MS = 120; // between two keys of a fast writer
+const NAMED = 3; // tokens that the sentence names
+
 export function inside(root, engine, shared) {
-  root.textContent = "inside";
-  return () => {};
+  const arch = engine.arch("target");
+  let settings = shared.get();
+  let seen; // the last answer: pieces, attention, layers, next, and what was silent in it
+  let reader; // the token that reads; undefined: the last one
+  let pointed; // the token under the pointer or with the focus
+  let ended = false;
+
+  const field = textField("Your text", settings.text, (text) => {
+    reader = undefined;
+    change({ text });
+    wait(TYPING_MS);
+  });
+  const cut = make("p", { class: "ft-note", hidden: true });
+  const tokens = tokenList({
+    onPoint: (index) => {
+      pointed = index;
+      paint();
+    },
+    onChoose: choose,
+  });
+  const map = attentionMap(choose);
+  const layer = slider(
+    "Layer",
+    { min: 1, max: arch.n_layers, value: settings.layer + 1, format: (n) => String(n) },
+    (n) => look({ layer: n - 1 }),
+  );
+  const head = slider(
+    "Head",
+    { min: 1, max: arch.n_heads, value: settings.head + 1, format: (n) => String(n) },
+    (n) => look({ head: n - 1 }),
+  );
+  const silence = button("", () => flip(settings.layer, settings.head), { primary: true });
+  const restore = button("Restore all", () => {
+    change({ silenced: [] });
+    wait();
+  });
+  const heads = headTable(arch, flip);
+  const effect = make("p", { class: "ft-effect" });
+  const next = bars("What the model expects next", { heads: ["all heads", "silent"] });
+  const line = status();
+  line.element.classList.add("ft-spoken"); // what it says stands on the page in two places
+
+  root.replaceChildren(
+    field.element,
+    cut,
+    make(
+      "div",
+      { class: "ft-inside" },
+      make(
+        "div",
+        { class: "ft-reads" },
+        tokens.element,
+        make("div", { class: "ft-sliders" }, layer.element, head.element),
+      ),
+      map.element,
+      make(
+        "div",
+        { class: "ft-silence" },
+        make("div", { class: "ft-row" }, silence, restore),
+        effect,
+        heads.element,
+      ),
+      make("div", { class: "ft-next" }, next.element),
+    ),
+    line.element,
+  );
+
+  const paint = painter(() => {
+    if (!seen || ended) return;
+    const n = seen.pieces.length;
+    const from = Math.min(reader ?? n - 1, n - 1);
+    const shares = rowsOf(seen, settings.layer, settings.head);
+    tokens.draw({ shares: shares[from], reader: from, pointed, name: headName(settings) });
+    map.draw({ rows: shares, reader: from, name: headName(settings) });
+    heads.draw({ ...settings, layers: seen.layers });
+    const silent = isSilent(settings, settings.layer, settings.head);
+    silence.textContent = `${silent ? "Restore" : "Silence"} ${inLine(settings)}`;
+    restore.disabled = settings.silenced.length === 0;
+    drawNext();
+  });
+
+  function drawNext() {
+    const some = seen.silenced.length > 0;
+    // Without silent heads there is one probability, not two that are equal.
+    const rows = seen.next.map((row) => (some ? row : { ...row, note: "" }));
+    next.draw(rows);
+    effect.replaceChildren(...effectOf(seen));
+  }
+
+  function say() {
+    const n = seen.pieces.length;
+    const from = Math.min(reader ?? n - 1, n - 1);
+    const shares = rowsOf(seen, settings.layer, settings.head)[from];
+    const reads = `${headName(settings)}: ${readingOf(seen.pieces, shares, from)}`;
+    line.say(`${reads} ${effect.textContent}`);
+  }
+
+  function change(changes) {
+    settings = { ...settings, ...changes };
+    shared.set(changes);
+  }
+
+  function look(changes) {
+    change(changes);
+    paint();
+    if (seen) say();
+  }
+
+  function choose(index) {
+    reader = index;
+    paint();
+    say();
+  }
+
+  function flip(at, number) {
+    const others = settings.silenced.filter(([l, h]) => l !== at || h !== number);
+    const silenced = isSilent(settings, at, number) ? others : [...others, [at, number]];
+    change({ layer: at, head: number, silenced });
+    layer.set(at + 1);
+    head.set(number + 1);
+    paint();
+    wait();
+  }
+
+  // One question at a time: while one is answered, only the newest of the others is kept.
+  let timer;
+  let asking = false;
+  let again = false;
+
+  function wait(ms = 0) {
+    clearTimeout(timer);
+    timer = setTimeout(ask, ms);
+  }
+
+  async function ask() {
+    if (asking) {
+      again = true;
+      return;
+    }
+    asking = true;
+    try {
+      const { text, silenced } = settings;
+      const { ids, pieces } = await engine.tokenize(text);
+      const kept = ids.slice(-MOST_TOKENS);
+      const answer = await engine.inside({ ids: [arch.eos_id, ...kept], silenced });
+      if (ended) return;
+      show({ ...answer, silenced, pieces: [START, ...pieces.slice(-MOST_TOKENS)] });
+      cut.hidden = kept.length === ids.length;
+      cut.textContent = `${ids.length} tokens; the model is shown the last ${MOST_TOKENS}.`;
+    } catch (error) {
+      if (!ended) effect.replaceChildren(make("span", { role: "alert" }, error.message));
+    } finally {
+      asking = false;
+      if (again && !ended) wait();
+      again = false;
+    }
+  }
+
+  function show(answer) {
+    const same = seen?.pieces.join("\0") === answer.pieces.join("\0");
+    seen = { ...answer, arch };
+    if (!same) {
+      pointed = undefined;
+      tokens.fill(seen.pieces);
+    }
+    drawNext();
+    paint();
+    say();
+  }
+
+  shared.onChange((given) => {
+    if (JSON.stringify(given) === JSON.stringify(settings)) return;
+    settings = given;
+    field.set(settings.text);
+    layer.set(settings.layer + 1);
+    head.set(settings.head + 1);
+    wait();
+  });
+  wait();
+  return () => {
+    ended = true;
+    clearTimeout(timer);
+  };
+}
+
+// A number and its sign stay on one line.
+const share = (p) => percent(p).replace(" ", "\u00a0");
+
+const START = ""; // the end of the text before: every text starts after it
+
+const headName = ({ layer, head }) => `Layer ${layer + 1}, head ${head + 1}`;
+const inLine = ({ layer, head }) => `layer ${layer + 1}, head ${head + 1}`;
+const isSilent = ({ silenced }, layer, head) =>
+  silenced.some(([l, h]) => l === layer && h === head);
+const code = (piece) => make("code", {}, ...pieceNodes(piece));
+const shownPiece = (piece) => (piece === START ? make("code", {}, "start") : code(piece));
+const spokenPiece = (piece) => (piece === START ? "start" : spoken(piece));
+
+// The T×T weights of one head, row by row.
+function rowsOf({ attention, pieces, arch }, layer, head) {
+  const n = pieces.length;
+  const first = (layer * arch.n_heads + head) * n * n;
+  return pieces.map((_, row) => attention.subarray(first + row * n, first + (row + 1) * n));
+}
+
+function largest(shares, count) {
+  const order = Array.from(shares, (p, index) => ({ p, index }));
+  return order.sort((a, b) => b.p - a.p).slice(0, count);
+}
+
+// "reads 77.0 % from fo, 6.9 % from newline"
+function readingOf(pieces, shares, from) {
+  const parts = largest(shares.subarray(0, from + 1), NAMED).map(
+    ({ p, index }) => `${share(p)} from ${spokenPiece(pieces[index])}`,
+  );
+  return `${spokenPiece(pieces[from])} reads ${parts.join(", ")}.`;
+}
+
+// What became of the token that was the likeliest with all heads.
+function effectOf({ next, silenced }) {
+  const [first] = next;
+  const token = code(first.piece);
+  if (silenced.length === 0) return ["The model expects ", token, ` with ${share(first.before)}.`];
+  const who =
+    silenced.length === 1
+      ? inLine({ layer: silenced[0][0], head: silenced[0][1] })
+      : `${silenced.length} heads`;
+  const way = first.after < first.before ? "falls" : "rises";
+  const path = ` ${way} from ${share(first.before)} to ${share(first.after)}.`;
+  return [`Without ${who}, `, token, path];
+}
+
+// The text as tokens, coloured by how much the reading token takes from each. Tab enters the list
+// once; arrow keys go from token to token; Enter or a click makes one the reader.
+function tokenList({ onPoint, onChoose }) {
+  const sentence = make("p", { class: "ft-sentence" });
+  const list = make("div", { class: "ft-tokens", role: "listbox" });
+  const readout = make("p", { class: "ft-readout", "aria-hidden": "true" });
+  const spans = [];
+  let pieces = [];
+  const roving = rove(list, spans);
+  const indexOf = (event) => spans.indexOf(event.target.closest(".ft-token"));
+  const point = (event) => {
+    const index = indexOf(event);
+    onPoint(index < 0 ? undefined : index);
+  };
+  list.addEventListener("pointerover", point);
+  list.addEventListener("focusin", point);
+  list.addEventListener("pointerleave", () => onPoint(undefined));
+  list.addEventListener("focusout", () => onPoint(undefined));
+  list.addEventListener("click", (event) => {
+    if (indexOf(event) >= 0) onChoose(indexOf(event));
+  });
+  list.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    onChoose(indexOf(event));
+  });
+  return {
+    element: make("div", {}, sentence, list, readout),
+    fill: (given) => {
+      pieces = given;
+      const option = { role: "option", tabindex: "-1" };
+      spans.length = 0;
+      for (const piece of pieces) spans.push(tokenSpan(piece, option));
+      spans[0].replaceChildren(make("span", { class: "ft-special" }, "start"));
+      list.replaceChildren(...spans);
+      roving.enter(spans.at(-1));
+    },
+    draw: ({ shares, reader, pointed, name }) => {
+      spans.forEach((span, index) => {
+        const p = index <= reader ? shares[index] : 0;
+        span.style.setProperty("--share", p.toFixed(3));
+        span.classList.toggle("ft-later", index > reader);
+        span.setAttribute("aria-selected", String(index === reader));
+        span.setAttribute("aria-label", `${spokenPiece(pieces[index])}, ${share(p)}`);
+      });
+      list.setAttribute("aria-label", `Tokens, and what ${name} reads from each`);
+      sentence.replaceChildren(`${name}: `, ...sentenceOf(pieces, shares, reader));
+      readout.replaceChildren(...readoutOf(pieces, shares, reader, pointed));
+    },
+  };
+}
+
+function sentenceOf(pieces, shares, reader) {
+  const parts = largest(shares.subarray(0, reader + 1), NAMED).flatMap(({ p, index }, i) => [
+    i ? ", " : "",
+    `${share(p)} from `,
+    shownPiece(pieces[index]),
+  ]);
+  return [shownPiece(pieces[reader]), " reads ", ...parts, "."];
+}
+
+function readoutOf(pieces, shares, reader, pointed) {
+  if (pointed === undefined) return ["Point at a token for its share; click it to let it read."];
+  const token = shownPiece(pieces[pointed]);
+  if (pointed > reader) return [token, " comes later: it cannot be read."];
+  return [token, ` gets ${share(shares[pointed])}.`];
+}
+
+// All of a head at once: a row for each token that reads, a column for each that is read.
+function attentionMap(onChoose) {
+  const canvas = make("canvas", { role: "img" });
+  const row = make("span", { class: "ft-map-row" });
+  const caption = make("figcaption");
+  const box = make("div", { class: "ft-map-box" }, canvas, row);
+  let n = 1;
+  canvas.addEventListener("click", (event) => {
+    const { top, height } = canvas.getBoundingClientRect();
+    onChoose(Math.min(n - 1, Math.max(0, Math.floor(((event.clientY - top) / height) * n))));
+  });
+  let drawn;
+  return {
+    element: make("figure", { class: "ft-map" }, box, caption),
+    draw: ({ rows, reader, name }) => {
+      n = rows.length;
+      row.style.top = `${(100 * reader) / n}%`;
+      row.style.height = `${100 / n}%`;
+      // The subarray's place tells heads apart, its buffer the passes.
+      if (drawn?.buffer === rows[0].buffer && drawn.byteOffset === rows[0].byteOffset) return;
+      drawn = rows[0];
+      drawMap(canvas, rows);
+      const words = habits(rows);
+      caption.textContent = `Each row is a token that reads, each column one that is read. ${words}`;
+      canvas.setAttribute("aria-label", `${name}, ${n} tokens by ${n}. ${words}`);
+    },
+  };
+}
+
+function drawMap(canvas, rows) {
+  const n = rows.length;
+  canvas.width = n;
+  canvas.height = n;
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(n, n);
+  rows.forEach((shares, row) => {
+    for (let column = 0; column <= row; column += 1) {
+      // The green of the cache: keys and values are what is read. The root lets small shares show.
+      const alpha = Math.round(255 * Math.sqrt(shares[column]));
+      image.data.set([15, 120, 90, alpha], 4 * (row * n + column));
+    }
+  });
+  context.putImageData(image, 0, 0);
+}
+
+// Where a head looks on average, in words.
+function habits(rows) {
+  const later = rows.slice(1);
+  if (later.length === 0) return "There is one token, which can only read itself.";
+  const mean = (of) => share(later.reduce((sum, row, i) => sum + of(row, i + 1), 0) / later.length);
+  const before = mean((row, i) => row[i - 1]);
+  const own = mean((row, i) => row[i]);
+  const start = mean((row) => row[0]);
+  return `On average ${before} go to the token before, ${own} to the token itself, ${start} to the start.`;
+}
+
+// Every head of every layer as a button that silences it, and beside each layer what the model
+// would say if it ended there.
+function headTable(arch, onFlip) {
+  const buttons = [];
+  const words = [];
+  const columns = Array.from({ length: arch.n_heads }, (_, head) =>
+    make("th", { scope: "col" }, String(head + 1)),
+  );
+  const body = make("tbody");
+  for (let layer = 0; layer < arch.n_layers; layer += 1) {
+    const cells = Array.from({ length: arch.n_heads }, (_, head) => {
+      const name = `Silence ${inLine({ layer, head })}`;
+      const press = button("", () => {
+        roving.enter(press);
+        onFlip(layer, head);
+      });
+      press.setAttribute("aria-label", name);
+      press.title = name;
+      press.tabIndex = -1;
+      buttons.push(press);
+      return make("td", {}, press);
+    });
+    const said = make("td", { class: "ft-said" });
+    words.push(said);
+    body.append(make("tr", {}, make("th", { scope: "row" }, String(layer + 1)), ...cells, said));
+  }
+  const corner = make("th", { scope: "col" }, make("span", { class: "ft-spoken" }, "Layer"));
+  const header = make("tr", {}, corner, ...columns, make("th", { scope: "col" }, "would say"));
+  const caption = make(
+    "caption",
+    {},
+    "A row for each layer, a column for each head: press one to silence it. On the right, what the " +
+      "model would say if that layer were its last.",
+  );
+  const element = make(
+    "table",
+    { class: "ft-all-heads" },
+    caption,
+    make("thead", {}, header),
+    body,
+  );
+  const roving = rove(element, buttons);
+  roving.enter(buttons[0]);
+  return {
+    element,
+    draw: ({ layer, head, silenced, layers }) => {
+      buttons.forEach((press, index) => {
+        const at = Math.floor(index / arch.n_heads);
+        const number = index % arch.n_heads;
+        press.setAttribute("aria-pressed", String(isSilent({ silenced }, at, number)));
+        press.classList.toggle("ft-looked", at === layer && number === head);
+      });
+      layers.forEach(({ piece, p }, index) => {
+        words[index].replaceChildren(code(piece), ` ${share(p)}`);
+      });
+    },
+  };
 }
