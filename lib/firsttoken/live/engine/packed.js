@@ -23,10 +23,8 @@ async function decompressed(bytes, name) {
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     return new Uint8Array(await new Response(stream).arrayBuffer());
   } catch {
-    throw new Error(
-      `${name} did not arrive whole: its ${bytes.byteLength} bytes are no ` +
-        `complete gzip file. ${AGAIN}`,
-    );
+    const size = bytes.byteLength;
+    throw new Error(`${name} arrived damaged: its ${size} bytes are no whole gzip file. ${AGAIN}`);
   }
 }
 
