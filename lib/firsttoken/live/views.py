@@ -13,6 +13,7 @@ import traitlets
 
 from firsttoken.architectures import from_hf_config
 from firsttoken.checks import check_count
+from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.live import assets, stills
 from firsttoken.paths import data_path
 from firsttoken.sampling import SamplingParams
@@ -24,6 +25,8 @@ _WHOLE = {"top_k": (0, 100), "max_tokens": (1, 500), "gamma": (1, 8), "seed": (0
 
 # What chapter 01 reads, up to the bracket after which a name has to come that came before.
 PROGRAM = "import os\n\npath = os.path.join(folder, name)\nif os.path.exists("
+# A text on which the draft is often right.
+READ_LINES = "import os\n\ndef read_lines(path):\n    with open(path) as f:\n"
 # Mostly what every listing has, and one word that none has.
 LISTING = """import os
 import sys
@@ -97,8 +100,7 @@ class View(anywidget.AnyWidget):
         settings = proposal["value"]
         if set(settings) != self._names:
             raise ValueError(f"settings must be {sorted(self._names)}, got {sorted(settings)}")
-        for name, value in settings.items():
-            _check_setting(name, value)
+        _check_settings(settings)
         return settings
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
@@ -115,6 +117,11 @@ class View(anywidget.AnyWidget):
         for index, piece in enumerate(pieces):
             about = {"kind": "piece", "name": message["name"], "index": index, "n": len(pieces)}
             self.send(about, buffers=[piece])
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        _check_setting(name, value)
 
 
 def _check_setting(name: str, value: Any) -> None:
@@ -223,17 +230,57 @@ def inside(
     return View("inside", stills.inside(settings), settings)
 
 
-def cache(text: str = "def ", *, use_cache: bool = True, max_tokens: int = 200) -> View:
-    """Show keys and values filling while the model writes, with a switch that turns them off."""
-    settings = {"text": text, "use_cache": use_cache, "max_tokens": max_tokens}
+def cache(
+    text: str = "def ",
+    *,
+    use_cache: bool = True,
+    max_tokens: int = 200,
+    temperature: float = 0.6,
+    seed: int = 0,
+) -> View:
+    """Show keys and values filling while the model writes, with a switch that turns them off.
+
+    `generate(model, ids, view.params, use_cache)` writes the same text.
+
+    Raises: ValueError that names the argument: no text, use_cache neither True nor False,
+            max_tokens outside 1 … 500, a temperature outside 0 … 2, a negative seed.
+    """
+    arch = from_hf_config(data_path("model/target/config.json"))
+    settings = {
+        "text": text,
+        "use_cache": use_cache,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "seed": seed,
+        "bytes_per_token": kv_cache_bytes(arch, 1, dtype="fp32"),
+    }
+    _check_settings(settings)
     return View("cache", stills.cache(settings), settings)
 
 
 def speculation(
-    text: str = "def ", *, gamma: int = 4, temperature: float = 1.0, seed: int = 0
+    text: str = READ_LINES,
+    *,
+    gamma: int = 4,
+    temperature: float = 0.5,
+    seed: int = 1,
+    max_tokens: int = 120,
 ) -> View:
-    """Show which tokens of a draft the target keeps, and what that brings on the clock."""
-    settings = {"text": text, "gamma": gamma, "temperature": temperature, "seed": seed}
+    """Show which tokens of a draft the target keeps, and what that brings on the clock.
+
+    `speculative_generate(target, draft, ids, view.params, gamma)` writes the same text.
+
+    Raises: ValueError that names the argument: no text, a gamma outside 1 … 8, a temperature
+            outside 0 … 2, a negative seed, max_tokens outside 1 … 500.
+    """
+    settings = {
+        "text": text,
+        "gamma": gamma,
+        "temperature": temperature,
+        "seed": seed,
+        "max_tokens": max_tokens,
+    }
+    _check_settings(settings)
     return View("speculation", stills.speculation(settings), settings)
 
 

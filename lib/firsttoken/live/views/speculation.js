@@ -1,5 +1,306 @@
-// (root, engine, shared) => a function that ends the view.
+// Chapter 12: a text coloured by what became of the draft's guesses, and a race against plain
+// decoding that shows where the time of a round goes.
+import { button, enable, make, numberField, painter, pieceNodes, slider, status } from "./parts.js";
+import { textField, toggle } from "./parts.js";
+import { compared, counted, expectedTokens, roundTimes } from "./rounds.js";
+import { count, figure, figures, legend, plural, rateBars, short, writtenText } from "./writing.js";
+
 export function speculation(root, engine, shared) {
-  root.textContent = "speculation";
-  return () => {};
+  const { eos_id } = engine.arch("target");
+  const given = shared.get();
+  let rounds = [];
+  let plain; // plain decoding of the same text: {key, steps, at}
+  let handle; // of what is being written
+  let busy = false;
+  let stopped = false;
+  let shownGamma = given.gamma; // that of the rounds
+
+  const text = textField("Your text", given.text, (words) => shared.set({ text: words }));
+  const gamma = slider("Guesses per round, γ", { min: 1, max: 8, value: given.gamma }, (value) =>
+    shared.set({ gamma: value }),
+  );
+  const temperature = slider(
+    "Temperature",
+    { min: 0, max: 2, step: 0.1, value: given.temperature, format: (x) => x.toFixed(1) },
+    (value) => shared.set({ temperature: value }),
+  );
+  const seed = numberField("Seed", { min: 0, max: 2 ** 32 - 1, value: given.seed }, (value) =>
+    shared.set({ seed: value }),
+  );
+  const write = button("Write", () => press(write, speculate), { primary: true });
+  const race = button("Race plain decoding", () => press(race, raceBoth));
+  const news = status();
+  const output = colouredText();
+  const track = roundTrack();
+  const numbers = countedFigures();
+  const clock = clockPanel();
+  const results = make(
+    "div",
+    { class: "ft-results", hidden: true },
+    output.element,
+    track.element,
+    numbers.element,
+    clock.element,
+  );
+  root.append(
+    text.element,
+    make("div", { class: "ft-sliders" }, gamma.element, temperature.element),
+    make("div", { class: "ft-row" }, write, race, seed.element),
+    news.element,
+    results,
+  );
+  const drawAll = () => {
+    output.flush();
+    track.flush();
+    numbers.draw(rounds, shownGamma);
+    clock.draw(rounds, shownGamma, plain);
+  };
+  const paint = painter(drawAll);
+  news.show("The draft guesses, and one pass of the target checks all guesses of a round.");
+
+  async function press(pressed, job) {
+    if (busy) {
+      stopped = true;
+      handle?.stop();
+      return;
+    }
+    const other = pressed === write ? race : write;
+    const name = pressed.textContent;
+    pressed.textContent = "Stop";
+    enable(other, false);
+    [busy, stopped] = [true, false];
+    let outcome;
+    try {
+      outcome = await job();
+    } catch (error) {
+      outcome = error.message;
+    }
+    handle = undefined;
+    busy = false;
+    pressed.textContent = name;
+    enable(other, true);
+    drawAll();
+    track.describe(rounds);
+    news.say(outcome);
+  }
+
+  async function asked() {
+    const { text: words, temperature: tau, seed: number, max_tokens } = shared.get();
+    const { ids } = await engine.tokenize(words);
+    const params = { temperature: tau, seed: number };
+    return { ids: ids.length ? ids : [eos_id], params, max_tokens };
+  }
+
+  async function speculate() {
+    const request = await asked();
+    if (plain?.key !== JSON.stringify(request)) plain = undefined;
+    shownGamma = shared.get().gamma;
+    rounds = [];
+    results.hidden = false;
+    output.begin(shared.get().text);
+    track.begin();
+    const options = { ...request, gamma: shownGamma };
+    handle = engine.speculate(options, (round) => {
+      rounds.push(round);
+      output.add(round);
+      track.add(round);
+      news.show(`Writing with guesses: ${plural(rounds.length, "round")}.`);
+      paint();
+    });
+    await handle.done;
+    return summary(rounds, shownGamma, plain);
+  }
+
+  async function raceBoth() {
+    const request = await asked();
+    const run = { key: JSON.stringify(request), steps: [], at: [] };
+    handle = engine.write({ ...request, top: 0 }, ({ step_ms, at_ms }) => {
+      run.steps.push(step_ms);
+      run.at.push(at_ms);
+      news.show(`First plain decoding: ${run.at.length} of ${request.max_tokens} tokens.`);
+    });
+    await handle.done;
+    if (stopped) return "Stopped.";
+    plain = run;
+    return speculate();
+  }
+
+  shared.onChange((settings) => {
+    text.set(settings.text);
+    gamma.set(settings.gamma);
+    temperature.set(settings.temperature);
+    seed.set(settings.seed);
+  });
+  return () => handle?.stop();
+}
+
+// The text by what became of the guesses; a rejected one is struck through before its replacement.
+function colouredText() {
+  const text = writtenText(roundSpans);
+  const rejected = toggle("Show rejected", true, (on) =>
+    text.element.classList.toggle("ft-without-rejected", !on),
+  );
+  const names = { kept: "guess, kept", replaced: "guess, replaced", bonus: "bonus of the target" };
+  const row = make("div", { class: "ft-row" }, legend(names), rejected.element);
+  return { ...text, element: make("section", {}, row, text.element) };
+}
+
+function roundSpans({ tokens, rejected }) {
+  return tokens.flatMap(({ text, kind }) => {
+    const span = make("span", { class: `ft-token ft-${kind}` }, ...brokenLines(text));
+    if (kind !== "replaced") return [span];
+    return [make("del", {}, ...pieceNodes(rejected[0].piece)), span];
+  });
+}
+
+// A newline shows a mark before it breaks the line.
+function brokenLines(text) {
+  const mark = () => make("span", { class: "ft-invisible" }, "↵");
+  return text.split(/(\n)/).flatMap((part) => (part === "\n" ? [mark(), part] : [part]));
+}
+
+// A row of boxes per round: guesses that were kept, the one that was rejected, those after it that
+// no one looked at, and the target's own token.
+function roundTrack() {
+  const list = make("div", { class: "ft-rounds", role: "img", "aria-label": "No rounds yet" });
+  const names = {
+    "box ft-box-kept": "kept",
+    "box ft-box-rejected": "rejected",
+    "box ft-box-void": "void: guessed after a rejected one",
+    "box ft-box-own": "the target's own token",
+  };
+  const element = make(
+    "section",
+    {},
+    make("p", { class: "ft-heading" }, "Rounds"),
+    legend(names),
+    list,
+  );
+  let unseen = [];
+  const box = (name) => make("span", { class: `ft-box ft-box-${name}` });
+  const boxes = ({ drafted, accepted }) =>
+    make(
+      "span",
+      { class: "ft-round" },
+      ...Array.from({ length: drafted }, (_, i) =>
+        box(i < accepted ? "kept" : i === accepted ? "rejected" : "void"),
+      ),
+      box("own"),
+    );
+  return {
+    element,
+    begin: () => {
+      list.replaceChildren();
+      unseen = [];
+    },
+    add: (round) => unseen.push(round),
+    flush: () => {
+      list.append(...unseen.map(boxes));
+      unseen = [];
+    },
+    describe: (rounds) => {
+      const kept = rounds.map(({ drafted, accepted }) => `${accepted} of ${drafted}`);
+      list.setAttribute("aria-label", `Guesses kept, round by round: ${kept.join(", ")}.`);
+    },
+  };
+}
+
+function countedFigures() {
+  const list = figures({
+    alpha: "Guesses kept, of those that were looked at: α",
+    per_pass: "Tokens per pass of the target, counted",
+    formula: "By formula, 1 + α + … + α^γ",
+  });
+  const draw = (rounds, gamma) => {
+    const { accepted, looked_at, alpha, tokens, per_pass } = counted(rounds);
+    if (alpha === undefined) return;
+    list.set("alpha", alpha, `${count(accepted)} of ${count(looked_at)}: ${alpha.toFixed(2)}`);
+    const each = `${count(tokens)} in ${plural(rounds.length, "pass", "passes")}: `;
+    list.set("per_pass", per_pass, each + per_pass.toFixed(2));
+    const says = expectedTokens(alpha, gamma);
+    list.set("formula", says, `${says.toFixed(2)} (${signedPercent(says / per_pass - 1)})`);
+  };
+  return { element: list.element, draw };
+}
+
+function signedPercent(share) {
+  const percent = (100 * Math.abs(share)).toFixed(1);
+  return `${share < 0 && Number(percent) ? "−" : "+"}${percent} %`;
+}
+
+// Tokens per second of both, where the time of a round goes, and what the formula makes of it.
+function clockPanel() {
+  const bars = rateBars({ plain: "plain decoding", drafted: "speculation" });
+  const verdict = make("p", { class: "ft-verdict" });
+  const parts = { draft: "drafting", check: "checking", rest: "the rest" };
+  const shares = Object.keys(parts).map((name) => make("span", { class: `ft-${name}` }));
+  const split = make("div", { class: "ft-split", "aria-hidden": "true" }, ...shares);
+  const took = { draft: figure("draft"), check: figure("check"), rest: figure("rest") };
+  const round = legend(parts, {
+    draft: took.draft.element,
+    check: took.check.element,
+    rest: took.rest.element,
+  });
+  const costs = figures({
+    step: "A step of plain decoding",
+    draft_cost: "A step of the draft, in such steps: c",
+    check_cost: "A check of γ + 1 tokens, in such steps: v",
+    predicted: "Speed-up by formula, from α, c and v",
+    measured: "Speed-up, measured",
+    with_free_check: "By formula, if a check cost one step",
+  });
+  const element = make(
+    "section",
+    { class: "ft-clock" },
+    make("p", { class: "ft-heading" }, "The clock"),
+    bars.element,
+    verdict,
+    make("p", {}, "Where the time of a round goes:"),
+    split,
+    round,
+    costs.element,
+  );
+  const draw = (rounds, gamma, plain) => {
+    const times = roundTimes(rounds);
+    const race = plain && compared(rounds, gamma, plain);
+    element.hidden = !times;
+    costs.element.hidden = !race;
+    bars.draw({ plain: race?.plain_per_second, drafted: times?.per_second });
+    verdict.textContent = race ? verdictOf(race) : "";
+    if (times) drawRound(times);
+    if (race) drawCosts(race, gamma, counted(rounds).alpha);
+  };
+  const drawRound = (times) => {
+    for (const [i, name] of Object.keys(parts).entries()) {
+      const value = times[`${name}_ms`];
+      shares[i].style.flexGrow = value;
+      took[name].set(value, `${short(value)} ms`);
+    }
+  };
+  const drawCosts = (race, gamma, alpha) => {
+    const { draft_cost: c, check_cost: v } = race;
+    const says = expectedTokens(alpha, gamma).toFixed(2);
+    const fraction = `${says} / (${gamma} · ${short(c)} + ${short(v)})`;
+    costs.set("step", race.step_ms, `${short(race.step_ms)} ms`);
+    costs.set("draft_cost", c, short(c));
+    costs.set("check_cost", v, short(v));
+    costs.set("predicted", race.predicted, `${fraction} = ${short(race.predicted)}`);
+    costs.set("measured", race.measured, short(race.measured));
+    costs.set("with_free_check", race.with_free_check, short(race.with_free_check));
+  };
+  return { element, draw };
+}
+
+// One sentence, from this race's own numbers.
+function verdictOf({ measured, check_cost }) {
+  const verdict = `${short(measured)} times as fast as plain decoding`;
+  return `${verdict}; a check costs ${short(check_cost)} steps.`;
+}
+
+function summary(rounds, gamma, plain) {
+  const { alpha, per_pass, tokens } = counted(rounds);
+  if (alpha === undefined) return "Stopped before the first round.";
+  const words = `${plural(tokens, "token")} in ${plural(rounds.length, "pass", "passes")} of the target: ${per_pass.toFixed(2)} per pass; ${Math.round(100 * alpha)} % of the guesses kept.`;
+  const race = plain && compared(rounds, gamma, plain);
+  return race ? `${words} ${verdictOf(race)}` : `${words} Race plain decoding to see the clock.`;
 }
