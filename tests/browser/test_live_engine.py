@@ -2,15 +2,13 @@
 
 import base64
 import gzip
-import importlib.util
 import json
-import shutil
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from browser.playground import model_module
 from firsttoken.checkpoint import read_checkpoint
 from firsttoken.inspection import look_inside
 from firsttoken.kv_cache import KVCache
@@ -22,7 +20,6 @@ from firsttoken.tokenizer import tokenizer
 
 pytestmark = pytest.mark.browser
 
-ROOT = Path(__file__).parents[2]
 WEIGHTS = data_path("model/draft/model.safetensors").read_bytes()
 
 # Arrays come as their bytes: as numbers in JSON, logits of 512 tokens take a second.
@@ -34,17 +31,6 @@ BYTES = """(array) => {
         }
         return btoa(text);
     }"""
-MODEL = """async ([code, name]) => {
-    const address = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
-    Object.assign(window, await import(address));
-    const manifest = await (await fetch(new URL("manifest.json", window.assets))).json();
-    const file = async (path) => {
-        const packed = await fetch(new URL(`${path}.gz`, window.assets));
-        return window.unpack(await packed.arrayBuffer(), path, manifest[path]);
-    };
-    window.config = JSON.parse(new TextDecoder().decode(await file(`${name}/config.json`)));
-    window.model = window.createModel(window.config, await file(`${name}/model.safetensors`));
-}"""
 HOST = """async () => {
     const live = await import(new URL("live.js", window.assets));
     const root = document.createElement("div");
@@ -86,41 +72,10 @@ def heldout(n):
     return tokenizer().encode(data_path("heldout.txt").read_text("utf-8"))[:n]
 
 
-@pytest.fixture(scope="session")
-def bundled(tmp_path_factory):
-    """Return the model's module as one text; with changes, as somebody else would write it."""
-    spec = importlib.util.spec_from_file_location("bundle", ROOT / "book" / "bundle.py")
-    bundle = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(bundle)
-    bundle.bundled()  # makes the kernel that the module takes in
-
-    def text(changes=None):
-        folder = tmp_path_factory.mktemp("model")
-        shutil.copytree(bundle.LIVE / "engine", folder / "engine")
-        source = folder / "engine" / "llama.js"
-        for right, wrong in (changes or {}).items():
-            assert right in source.read_text("utf-8")
-            source.write_text(source.read_text("utf-8").replace(right, wrong), "utf-8")
-        entry = folder / "engine" / "entry.js"
-        parts = {"createModel": "llama", "readSafetensors": "safetensors", "unpack": "packed"}
-        lines = [f'export {{ {name} }} from "./{file}.js";' for name, file in parts.items()]
-        entry.write_text("\n".join(lines), "utf-8")
-        bundle.esbuild(entry, folder / "out.js", "--loader:.wasm=binary")
-        return (folder / "out.js").read_text("utf-8")
-
-    return text
-
-
 @pytest.fixture
-def opened(stage, bundled):
+def opened(stage, tmp_path):
     """Return a function that opens a page with a `model`, without the worker around it."""
-
-    def page(name="target", changes=None):
-        opened_page = stage.engine()
-        opened_page.evaluate(MODEL, [bundled(changes), name])
-        return opened_page
-
-    return page
+    return lambda name="target", changes=None: stage.model(model_module(tmp_path, changes), name)
 
 
 # The same numbers as in Python
@@ -201,8 +156,10 @@ def test_a_freed_cache_s_memory_serves_the_next(opened):
             memories.push(model.memoryBytes);
             return logits;
         });
-        const isSame = texts.every((logits, i) =>
-            logits.every((x, id) => x === model.lastLogits(ids.slice(20 * i))[id]));
+        const isSame = texts.every((logits, i) => {
+            const expected = model.lastLogits(ids.slice(20 * i));
+            return logits.every((x, id) => x === expected[id]);
+        });
         return [memories[2] - memories[0], isSame];
     }"""
     assert page.evaluate(script, ids) == [0, True]
@@ -369,10 +326,7 @@ def test_weights_of_another_kind_are_refused(opened):
 def test_another_architecture_is_refused(opened, change, message):
     page = opened("draft")
     create = """async (change) => {
-        const packed = await fetch(new URL("draft/model.safetensors.gz", window.assets));
-        const manifest = await (await fetch(new URL("manifest.json", window.assets))).json();
-        const name = "draft/model.safetensors";
-        const weights = await window.unpack(await packed.arrayBuffer(), name, manifest[name]);
+        const weights = await window.file("draft/model.safetensors");
         window.createModel({ ...window.config, ...change }, weights);
     }"""
     assert failure(page, create, change) == message
@@ -440,11 +394,6 @@ def test_a_missing_file_is_named(stage):
 
 def test_unpacked_files_are_those_of_the_repository(opened):
     page = opened("draft")
-    script = """async (path) => {
-        const packed = await fetch(new URL(`${path}.gz`, window.assets));
-        const manifest = await (await fetch(new URL("manifest.json", window.assets))).json();
-        const file = await window.unpack(await packed.arrayBuffer(), path, manifest[path]);
-        return new Uint8Array(file);
-    }"""
+    script = "async (name) => new Uint8Array(await window.file(name))"
     for name in assets.FILES:
         assert content(page, script, name) == data_path(f"model/{name}").read_bytes()
