@@ -121,7 +121,8 @@ def library_names() -> set[str]:
     trees = [ast.parse(path.read_text()) for path in modules]
     names = set().union(*map(defined_names, trees))
     # A package offers what its own file imports; names inside it are not a reader's.
-    for path in library.glob("*/__init__.py"):
+    # Views are called as live.cache, so that a chapter may call its own cache by that name.
+    for path in set(library.glob("*/__init__.py")) - {library / "live" / "__init__.py"}:
         imported = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.ImportFrom)]
         names |= {alias.name for statement in imported for alias in statement.names}
     return {name for name in names if not name.startswith("_")}
