@@ -107,7 +107,8 @@ def drop_stale_outputs() -> None:
     if changed("inputs", *(ROOT / name for name in INPUTS)):
         shutil.rmtree(CACHE, ignore_errors=True)
         shutil.rmtree(BUILD / ".doctrees", ignore_errors=True)
-    if changed("static", BOOK / "_static", BOOK / "site_pages.py"):
+    programs = (BOOK / f"{name}.py" for name in ("site_pages", "front", "cards"))
+    if changed("static", BOOK / "_static", *programs):
         # Without a page to write, Sphinx would leave the old style sheet and lines in the site.
         shutil.rmtree(BUILD / ".doctrees", ignore_errors=True)
 

@@ -4,9 +4,12 @@
 - `{chapter}` links to a chapter as soon as that chapter stands.
 - `{slider-figures}` lists every figure with sliders, as the notebooks have drawn it.
 - `{citation}` says how to cite the book, from CITATION.cff.
+- `{live}` puts a live view into a page, as a notebook does.
+- `{chapter-cards}` gives each chapter a card with a picture.
 """
 
 import html
+import inspect
 import json
 import math
 import re
@@ -16,6 +19,7 @@ from functools import partialmethod
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, urlsplit
 
+import front
 import yaml
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -25,11 +29,15 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
+from firsttoken import live
+from firsttoken.live.views import site_html
+
 CITATION = Path(__file__).resolve().parents[1] / "CITATION.cff"
 WORDS_PER_MINUTE = 200
 WORDS_PER_CODE_LINE = 5  # a line of code takes as long as five words: 40 lines per minute
 LOCAL_LAB = "http://localhost:8888/lab/tree/"
 INDEX = "ft-slider-figures"  # the class of the place that the list of figures goes to
+CARDS = "ft-chapter-cards"
 
 
 def setup(app: Sphinx) -> dict:
@@ -38,6 +46,8 @@ def setup(app: Sphinx) -> dict:
     app.add_role("chapter", ChapterLink())
     app.add_directive("slider-figures", SliderFigures)
     app.add_directive("citation", Citation)
+    app.add_directive("live", LiveView)
+    app.add_directive("chapter-cards", ChapterCards)
     app.connect("doctree-resolved", finish_page)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -45,8 +55,10 @@ def setup(app: Sphinx) -> dict:
 def finish_page(app: Sphinx, page: nodes.document, docname: str) -> None:
     for place in [node for node in page.findall(nodes.container) if INDEX in node["classes"]]:
         place.replace_self(figure_sections(app, docname))
+    for place in [node for node in page.findall(nodes.container) if CARDS in node["classes"]]:
+        place.replace_self(nodes.raw("", chapter_cards(app, docname), format="html"))
     title = next(page.findall(nodes.title), None)
-    if title is not None:
+    if title is not None and docname != app.config.root_doc:
         source = app.env.doc2path(docname, base=False)
         options = app.config.html_theme_options
         buttons = options.get("launch_buttons") or {}
@@ -250,6 +262,61 @@ def slider_figure(state: Mapping[str, dict], model_id: str) -> SliderFigure | No
         for i in inputs
     )
     return SliderFigure(alt, tuple(controls))
+
+
+# The first page.
+
+
+VIEWS = [name for name in live.__all__ if name != "View"]
+
+
+def view_options() -> dict:
+    """Return what turns an option's text into the value of that argument of any view."""
+    return {
+        name: directives.unchanged if isinstance(argument.default, str) else yaml.safe_load
+        for view in VIEWS
+        for name, argument in inspect.signature(getattr(live, view)).parameters.items()
+    }
+
+
+class LiveView(SphinxDirective):
+    """`{live} next_token` with a view's arguments as options: the view, as in a notebook.
+
+    `writing` gives how many tokens the model goes on for; that is then what is seen at first.
+    """
+
+    required_arguments = 1
+    option_spec = view_options() | {"writing": directives.positive_int}
+
+    def run(self) -> list[nodes.Node]:
+        name = directives.choice(self.arguments[0], VIEWS)
+        options = dict(self.options)
+        max_tokens = options.pop("writing", 0)
+        view = getattr(live, name)(**options)
+        still = front.writing(view, max_tokens) if max_tokens else view.still
+        return [nodes.raw("", site_html(view.view, view.settings, still), format="html")]
+
+
+class ChapterCards(SphinxDirective):
+    """The place of the cards; it is filled when all chapters have been read."""
+
+    def run(self) -> list[nodes.Node]:
+        self.env.note_reread()
+        return [nodes.container(classes=[CARDS])]
+
+
+def chapter_cards(app: Sphinx, docname: str) -> str:
+    """Return the cards of all chapters, as the page `docname` links to them."""
+    return front.cards(
+        [
+            front.Entry(
+                PurePosixPath(chapter).name,
+                app.builder.get_relative_uri(docname, chapter),
+                minutes_to_read(app.env.get_doctree(chapter)),
+            )
+            for chapter in reading_order(app.env)
+        ]
+    )
 
 
 # How to cite.

@@ -1,12 +1,12 @@
 """The site's own pages: reading time, the line under a title, figure index, citation, glossary."""
 
-import importlib.util
 import math
 import re
 from pathlib import Path
 
 import ipywidgets
 import pytest
+import site_pages
 import yaml
 from docutils import nodes
 from hypothesis import given
@@ -21,10 +21,6 @@ ROOT = Path(__file__).parents[1]
 BOOK = ROOT / "book"
 PAGES = {path.stem: path.read_text("utf-8") for path in sorted(BOOK.glob("*.md"))}
 CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
-
-spec = importlib.util.spec_from_file_location("site_pages", BOOK / "site_pages.py")
-site_pages = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(site_pages)
 
 
 # Reading time.

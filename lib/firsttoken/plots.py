@@ -169,6 +169,20 @@ def inline_svg(drawing: str, alt: str, box: Bbox, prefix: str | None = None) -> 
     )
 
 
+def ornament(fig: Figure, prefix: str) -> str:
+    """Return a figure as SVG that only adorns: the page sizes it, and screen readers pass it over.
+
+    It takes the colours of the page, as what `show` displays does. All that lies within the figure
+    is seen, and nothing beyond. `prefix` keeps the ids of several drawings on one page apart.
+    """
+    left, (width, height) = 72 * _MARGIN, 72 * fig.get_size_inches()
+    drawing = svg_drawing(fig).replace(_ID, prefix)
+    return (
+        f'<svg aria-hidden="true" viewBox="{left:g} {left:g} {width:g} {height:g}" '
+        f'fill="currentColor">{drawing}</svg>'
+    )
+
+
 _SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 

@@ -10,9 +10,10 @@ PAGES = [str(page.relative_to(SITE)) for page in sorted(SITE.rglob("*.html"))]
 PAGES = [page for page in PAGES if not page.startswith("_static/")]
 # Pages that the theme writes without a chapter's text.
 CONTENT = [page for page in PAGES if page.startswith(("book/", "notebooks/"))]
+FRONT = "book/intro.html"
 CHAPTERS = [page for page in CONTENT if page.startswith("notebooks/")]
-# Colours and folds change over some frames.
-SETTLED = "Promise.all(document.getAnimations().map(animation => animation.finished))"
+# Colours and folds change over some frames, and the first page writes for some seconds.
+SETTLED = "document.getAnimations().forEach(animation => animation.finish())"
 SCREENS = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
 
 
