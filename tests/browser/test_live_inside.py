@@ -1,0 +1,231 @@
+"""Inside the model, live: what the page shows is what the library finds, and it reacts."""
+
+import re
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page, expect
+
+from browser.visit import ROOT
+from firsttoken import live
+from firsttoken.inspection import look_inside
+from firsttoken.live.stills import target, visible
+from firsttoken.live.views import PROGRAM
+from firsttoken.tokenizer import tokenizer
+
+AXE = ROOT / "_build" / "node" / "node_modules" / "axe-core" / "axe.min.js"
+BARRIERS = "async () => (await axe.run('main')).violations.map(v => `${v.id}: ${v.help}`)"
+tok = tokenizer()
+TEXTS = {
+    "the chapter's": PROGRAM,
+    "no ASCII": "größe = '🙂'\n\tprint(größe",
+    "no token": "",
+    "one token": "def",
+    "too long": PROGRAM * 5,
+}
+COPYING = (5, 3)  # the head that copies a name
+NEIGHBOUR = (5, 2)
+PIECES = [visible(tok.token_bytes(i).decode(errors="backslashreplace")) for i in range(1024)]
+FO = 13  # where "fo" of "folder" stands in the context, the start counted
+
+pytestmark = pytest.mark.browser
+
+
+def context(text: str) -> list[int]:
+    """Return the ids that the view shows to the model."""
+    return [tok.eos_id, *tok.encode(text)[-96:]]
+
+
+def started(stage, *args, **options) -> Page:
+    """Return a page with the view, which has answered."""
+    view = live.inside(*args)
+    page = stage.open(view, **options)
+    page.click(".ft-live-start")
+    expect(page.locator(".ft-effect")).not_to_be_empty(timeout=30_000)
+    expect(page.locator(".ft-token[aria-selected=true]")).to_have_count(1)
+    return page
+
+
+def numbers(texts: list[str]) -> np.ndarray:
+    """Return the probability at the end of each text, to a twentieth of a per cent or so."""
+    found = [re.search(r"(<?)([\d.]+)\s%$", text) for text in texts]
+    return np.array([0.0005 if m[1] else float(m[2]) / 100 for m in found])
+
+
+def shown_shares(page: Page) -> np.ndarray:
+    labels = page.locator(".ft-tokens [role=option]").evaluate_all(
+        "all => all.map(each => each.getAttribute('aria-label'))"
+    )
+    return numbers(labels)
+
+
+def button(page: Page, head: tuple[int, int]):
+    name = f"Silence layer {head[0] + 1}, head {head[1] + 1}"
+    return page.locator(".ft-all-heads").get_by_role("button", name=name)
+
+
+def next_tokens(page: Page) -> dict[str, tuple[float, ...]]:
+    """Return {token as shown: (with all heads, with some silent)}."""
+    rows = page.locator(".ft-next .ft-bars li:visible").all()
+    return {
+        row.locator(".ft-piece").inner_text(): tuple(
+            numbers([row.locator(part).inner_text()])[0]
+            for part in (".ft-before", ".ft-after")
+            if row.locator(part).inner_text()
+        )
+        for row in rows
+    }
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_what_is_shown_is_what_the_library_finds(stage, text):
+    page = started(stage, text)
+    seen = look_inside(target(), context(text))
+    shares = seen.attention[COPYING][-1]
+    np.testing.assert_allclose(shown_shares(page), shares, atol=6e-4)
+
+    said = page.locator(".ft-said").all_inner_texts()
+    np.testing.assert_allclose(numbers(said), seen.layers.max(axis=1), atol=6e-4)
+    assert [words.split()[0] for words in said] == [
+        PIECES[i].split()[0] for i in seen.layers.argmax(axis=1)
+    ]
+
+    shown = next_tokens(page)
+    likeliest = [int(i) for i in np.argsort(-seen.next, kind="stable")[:5]]
+    assert list(shown)[:5] == [PIECES[i] for i in likeliest]
+    values = [shown[PIECES[i]] for i in likeliest]
+    np.testing.assert_allclose(values, seen.next[likeliest][:, None], atol=6e-4)
+
+
+@pytest.mark.parametrize("heads", [[COPYING], [NEIGHBOUR], [(3, 4), (6, 4)]])
+def test_silenced_heads(stage, heads):
+    """By a press on each: the next token, the layers and the attention after it change with it."""
+    page = started(stage)
+    whole = look_inside(target(), context(PROGRAM))
+    without = look_inside(target(), context(PROGRAM), heads)
+    for head in heads:
+        button(page, head).click()
+        expect(button(page, head)).to_have_attribute("aria-pressed", "true")
+    who = f"{len(heads)} heads" if len(heads) > 1 else f"layer {heads[0][0] + 1}"
+    expect(page.locator(".ft-effect")).to_contain_text(f"Without {who}")
+    for name, (before, after) in next_tokens(page).items():
+        token = PIECES.index(name)
+        np.testing.assert_allclose(before, whole.next[token], atol=6e-4)
+        np.testing.assert_allclose(after, without.next[token], atol=6e-4)
+    said = numbers(page.locator(".ft-said").all_inner_texts())
+    np.testing.assert_allclose(said, without.layers.max(axis=1), atol=6e-4)
+    assert abs(said - whole.layers.max(axis=1)).max() > 6e-4
+    # The head that was pressed last is the one looked at; earlier silence is in its row.
+    shares = without.attention[heads[-1]][-1]
+    np.testing.assert_allclose(shown_shares(page), shares, atol=6e-4)
+
+    page.get_by_role("button", name="Restore all").click()
+    expect(page.locator(".ft-effect")).to_contain_text("The model expects")
+    assert page.locator(".ft-all-heads [aria-pressed=true]").count() == 0
+
+
+def test_the_head_that_copies_is_one_press_away(stage):
+    """What chapter 01 tells: without it, the model is no longer sure of `fo`."""
+    page = started(stage)
+    expect(page.locator(".ft-sentence")).to_contain_text("Layer 6, head 4: ( reads 77.1 % from fo")
+    silence = page.get_by_role("button", name="Silence layer 6, head 4").first
+    silence.click()
+    expect(page.locator(".ft-effect")).to_have_text(
+        "Without layer 6, head 4, fo falls from 86.3 % to 33.4 %."
+    )
+    expect(page.get_by_role("status")).to_contain_text("fo falls", timeout=5_000)
+    page.get_by_role("button", name="Restore layer 6, head 4").click()
+    expect(page.locator(".ft-effect")).to_have_text("The model expects fo with 86.3 %.")
+
+
+def test_another_head_another_reader(stage):
+    """Sliders choose the head; a token becomes the reader by a click, by Enter, or on the map."""
+    page = started(stage)
+    attention = look_inside(target(), context(PROGRAM)).attention
+    for name, n in [("Layer", 4), ("Head", 5)]:
+        page.get_by_label(name, exact=True).fill(str(n))
+    expect(page.locator(".ft-sentence")).to_contain_text("Layer 4, head 5")
+    np.testing.assert_allclose(shown_shares(page), attention[3, 4, -1], atol=6e-4)
+
+    tokens = page.locator(".ft-tokens [role=option]")
+    tokens.nth(FO).click()
+    expect(tokens.nth(FO)).to_have_attribute("aria-selected", "true")
+    row = attention[3, 4, FO]  # zero where a token comes later
+    np.testing.assert_allclose(shown_shares(page), row, atol=6e-4)
+    assert row[FO + 1 :].max() == 0
+
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    expect(tokens.nth(FO - 2)).to_be_focused()
+    expect(page.locator(".ft-reads > div > .ft-readout")).to_contain_text("gets")
+    page.keyboard.press("Enter")
+    np.testing.assert_allclose(shown_shares(page), attention[3, 4, FO - 2], atol=6e-4)
+
+    canvas = page.locator(".ft-map canvas")
+    box = canvas.bounding_box()
+    canvas.click(position={"x": 5, "y": box["height"] * (FO + 0.5) / attention.shape[2]})
+    expect(tokens.nth(FO)).to_have_attribute("aria-selected", "true")
+
+
+def test_the_map_is_the_attention_of_the_head(stage):
+    page = started(stage)
+    attention = look_inside(target(), context(PROGRAM)).attention[COPYING]
+    alpha = page.evaluate("""() => {
+        const canvas = document.querySelector(".ft-map canvas");
+        const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+        return [canvas.width, ...data.filter((_, i) => i % 4 === 3)];
+    }""")
+    drawn = np.reshape(alpha[1:], (alpha[0], -1)) / 255
+    np.testing.assert_allclose(drawn, np.sqrt(attention), atol=3e-3)
+    words = page.locator(".ft-map canvas").get_attribute("aria-label")
+    before = np.diagonal(attention, -1).mean()
+    assert f"{100 * before:.1f} % go to the token before" in words.replace("\u00a0", " ")
+
+
+def test_heads_by_keyboard(stage):
+    """One stop for Tab among 48 buttons; arrow keys; Space silences."""
+    page = started(stage)
+    assert page.locator(".ft-all-heads button[tabindex='0']").count() == 1
+    page.locator(".ft-all-heads button[tabindex='0']").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowUp"):
+        page.keyboard.press(key)
+    expect(button(page, (1, 1))).to_be_focused()
+    page.keyboard.press("Space")
+    expect(button(page, (1, 1))).to_have_attribute("aria-pressed", "true")
+    expect(page.locator(".ft-effect")).to_contain_text("Without layer 2, head 2")
+    assert page.locator(".ft-all-heads button[tabindex='0']").count() == 1
+
+
+def test_typing_asks_again(stage):
+    page = started(stage)
+    page.get_by_label("Your text").fill("for i in range(")
+    expect(page.locator(".ft-tokens [role=option]")).to_have_count(len(context("for i in range(")))
+    seen = look_inside(target(), context("for i in range("))
+    np.testing.assert_allclose(shown_shares(page), seen.attention[COPYING][-1], atol=6e-4)
+    likeliest = int(seen.next.argmax())
+    np.testing.assert_allclose(
+        next_tokens(page)[PIECES[likeliest]], seen.next[likeliest], atol=6e-4
+    )
+
+
+def test_a_long_text_is_cut_and_said_so(stage):
+    n = len(tok.encode(TEXTS["too long"]))
+    page = started(stage, TEXTS["too long"])
+    expect(page.locator(".ft-note")).to_contain_text(f"{n} tokens; the model is shown the last 96")
+    assert page.locator(".ft-tokens [role=option]").count() == 97
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("screen", ["desktop", "phone"])
+def test_everybody_can_use_it(stage, theme, screen):
+    page = started(stage, theme=theme, screen=screen)
+    button(page, COPYING).click()
+    expect(page.locator(".ft-effect")).to_contain_text("Without")
+    page.add_script_tag(path=str(AXE))
+    assert page.evaluate(BARRIERS) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    if screen == "phone":
+        sizes = page.locator("button:visible").evaluate_all(
+            "all => all.map(each => [each.offsetWidth, each.offsetHeight])"
+        )
+        assert np.min(sizes) >= 40
