@@ -97,17 +97,18 @@ class Stage:
 
     def engine(self, draft: bool = False) -> Page:
         """Open a page whose `engine` runs the target, and the draft if wanted."""
-        page = self._empty_page()
+        page = self.empty_page()
         page.evaluate(OPEN, {"draft": draft})
         return page
 
     def model(self, module: str, name: str = "target") -> Page:
         """Open a page with a `model` made by a `model_module`, without the worker around it."""
-        page = self._empty_page()
+        page = self.empty_page()
         page.evaluate(MODEL, [module, name])
         return page
 
-    def _empty_page(self) -> Page:
+    def empty_page(self) -> Page:
+        """Open a page that knows where the assets are, and has loaded none."""
         place = f"{self.address}_static/live/{assets.version()}/"
         return self._page(f"<script>window.assets = {place!r}</script>", "light", "desktop")
 

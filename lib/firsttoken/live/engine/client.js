@@ -70,15 +70,22 @@ function load(shared, model, host, onProgress) {
 async function fetchModel({ request }, model, host, onProgress) {
   const manifest = await host.manifest();
   const total = FILES[model].reduce((sum, name) => sum + manifest[name].packed_bytes, 0);
-  let loaded = 0;
-  onProgress(0, total);
-  const onBytes = (n) => onProgress((loaded += n), total);
+  const loaded = new Map();
+  const add = (name, n) => {
+    loaded.set(name, n);
+    onProgress(
+      [...loaded.values()].reduce((a, b) => a + b),
+      total,
+    );
+  };
   const files = await Promise.all(
-    FILES[model].map(async (name) => ({
-      name,
-      entry: manifest[name],
-      bytes: await host.file(name, onBytes),
-    })),
+    FILES[model].map(async (name) => {
+      const entry = manifest[name];
+      add(name, 0);
+      const bytes = await host.file(name, (n) => add(name, loaded.get(name) + n));
+      add(name, entry.packed_bytes); // what the browser has kept comes without a word
+      return { name, entry, bytes };
+    }),
   );
   return request(
     "load",

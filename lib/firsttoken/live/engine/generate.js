@@ -1,16 +1,8 @@
 // The token loops, as firsttoken.generate has them: with the same seed the same text.
 import { checkCount, checkIds } from "./checks.js";
 import { createRandom } from "./random.js";
-import {
-  argmax,
-  draw,
-  largest,
-  nextTokenDistribution,
-  penalize,
-  samplingParams,
-  softmax,
-} from "./sampling.js";
-import { verify, verifyGreedy } from "./speculative.js";
+import { draw, largest, nextTokenDistribution, samplingParams, softmax } from "./sampling.js";
+import { verify } from "./speculative.js";
 
 // Continue a text token by token: {ids, params, max_tokens, use_cache, top}, resolves to
 // {finish_reason, ids, text, seconds}. Each token is told as {id, piece, text, ids_length, step_ms,
@@ -26,8 +18,8 @@ export async function write({ tokenizer, models }, asked, job) {
       const startMs = performance.now();
       const unread = request.ids.slice(cache ? cache.length : 0);
       const logits = model.lastLogits(unread, cache);
-      const candidates = likeliest(logits, request, tokenizer, top);
-      const token = request.append(request.choose(logits));
+      const kept = request.distribution(logits);
+      const token = request.append(draw(kept, request.rng));
       job.tell({
         ...token,
         ids_length: request.ids.length,
@@ -36,7 +28,7 @@ export async function write({ tokenizer, models }, asked, job) {
         n_cached: cache?.length ?? 0,
         cache_bytes: cache?.bytes ?? 0,
         cache_capacity_bytes: cache?.capacityBytes ?? 0,
-        top: candidates,
+        top: likeliest(tokenizer, softmax(logits), kept, top),
       });
       await job.turn();
     }
@@ -81,20 +73,12 @@ function speculativeRound(target, draft, [targetCache, draftCache], request, gam
   const startMs = performance.now();
   // One token per round is the target's own, so that the last needs no draft.
   const wanted = Math.min(gamma, request.maxLength - request.ids.length - 1);
-  const { drafted, distributions } = propose(draft, draftCache, request, wanted);
+  const { drafted, guesses } = propose(draft, draftCache, request, wanted);
   const draftedMs = performance.now();
-  const rows = readRows(target, targetCache, request, drafted);
-  const tokens = request.greedy
-    ? verifyGreedy(
-        rows.map((logits, i) => argmax(request.scores(logits, drafted.slice(0, i)))),
-        drafted,
-      )
-    : verify(
-        rows.map((logits, i) => request.distribution(logits, drafted.slice(0, i))),
-        distributions,
-        drafted,
-        request.rng,
-      );
+  const distributions = readRows(target, targetCache, request, drafted).map((logits, i) =>
+    request.distribution(logits, drafted.slice(0, i)),
+  );
+  const tokens = verify(distributions, guesses, drafted, request.rng);
   const checkedMs = performance.now();
   const accepted = tokens.length - 1;
   const last = accepted < drafted.length ? "replaced" : "bonus";
@@ -115,23 +99,19 @@ function speculativeRound(target, draft, [targetCache, draftCache], request, gam
   };
 }
 
-// Guess up to n tokens with the draft, not beyond the end of the text; a greedy guess comes from no
-// distribution.
+// Guess up to n tokens with the draft, not beyond the end of the text: the tokens, and for each the
+// distribution that it was drawn from.
 function propose(draft, cache, request, n) {
   cache.truncate(Math.min(cache.length, request.ids.length - 1));
   const drafted = [];
-  const distributions = [];
+  const guesses = [];
   while (drafted.length < n && drafted.at(-1) !== draft.arch.eos_id) {
     const unread = [...request.ids, ...drafted].slice(cache.length);
-    const logits = draft.lastLogits(unread, cache);
-    if (request.greedy) {
-      drafted.push(request.choose(logits, drafted));
-    } else {
-      distributions.push(request.distribution(logits, drafted));
-      drafted.push(draw(distributions.at(-1), request.rng));
-    }
+    const guess = request.distribution(draft.lastLogits(unread, cache), drafted);
+    guesses.push(guess);
+    drafted.push(draw(guess, request.rng));
   }
-  return { drafted, distributions };
+  return { drafted, guesses };
 }
 
 // The target's logits after the text and after each drafted token: γ+1 rows.
@@ -162,16 +142,10 @@ function continuation(model, tokenizer, { ids, params, max_tokens = 16 }) {
     ids: text,
     maxLength: Math.min(text.length + max_tokens, max_context),
     finishReason: null,
-    greedy: settings.temperature === 0,
     rng: createRandom(settings.seed),
     // `drafted` tokens stand behind the text, of which they are not yet a part.
-    scores: (logits, drafted = []) => penalize(logits, settings, [...text, ...drafted]),
     distribution: (logits, drafted = []) =>
       nextTokenDistribution(logits, settings, [...text, ...drafted]),
-    choose: (logits, drafted = []) =>
-      request.greedy
-        ? argmax(request.scores(logits, drafted))
-        : draw(request.distribution(logits, drafted), request.rng),
     append(id) {
       text.push(id);
       const n = text.length - ids.length;
@@ -194,9 +168,7 @@ function continuation(model, tokenizer, { ids, params, max_tokens = 16 }) {
   return request;
 }
 
-function likeliest(logits, request, tokenizer, n) {
-  if (n === 0) return [];
-  const p = softmax(logits);
-  const kept = request.distribution(logits);
+// The n likeliest tokens, [{id, piece, p, kept}]: p as the model says, kept after all settings.
+export function likeliest(tokenizer, p, kept, n) {
   return largest(p, n).map((id) => ({ ...tokenizer.named(id), p: p[id], kept: kept[id] }));
 }

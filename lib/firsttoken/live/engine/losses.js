@@ -10,11 +10,13 @@ export async function losses({ tokenizer, models }, { text }, job) {
   if (ids.length === 0) throw new Error("text must hold at least one token, got none");
   const bits = new Float64Array(ids.length);
   let done = 0;
-  for await (const [position, logits] of predictions(target, ids, job)) {
-    if (position < done) continue; // it was predicted in the window before
-    bits[position] = surprise(logits, ids[position]);
-    done = position + 1;
-    if (done % CHUNK === 0) job.tell([done, ids.length]);
+  for await (const [first, rows] of predictions(target, ids, job)) {
+    for (const [row, logits] of rows.entries()) {
+      if (first + row < done) continue; // it was predicted in the window before
+      bits[done] = surprise(logits, ids[done]);
+      done += 1;
+    }
+    job.tell([done, ids.length]);
   }
   const nBytes = new TextEncoder().encode(text).length;
   return {
@@ -26,7 +28,7 @@ export async function losses({ tokenizer, models }, { text }, job) {
   };
 }
 
-// Yield [position, logits] for the tokens of each window.
+// Yield [position, logits of the tokens from there on], a chunk at a time.
 async function* predictions(target, ids, job) {
   const inputs = [target.arch.eos_id, ...ids.slice(0, -1)];
   const size = target.arch.vocab_size;
@@ -39,9 +41,8 @@ async function* predictions(target, ids, job) {
         const first = start + cache.length;
         const chunk = inputs.slice(first, Math.min(first + CHUNK, start + window));
         const logits = target.forward(chunk, cache);
-        for (const row of chunk.keys()) {
-          yield [first + row, logits.subarray(row * size, (row + 1) * size)];
-        }
+        const rows = Array.from(chunk, (_, row) => logits.subarray(row * size, (row + 1) * size));
+        yield [first, rows];
         await job.turn();
         if (job.stopped) throw new Error("stopped");
       }

@@ -53,18 +53,6 @@ export function softmax(logits) {
   return weights.map((weight) => weight / total);
 }
 
-// Return the logits after the repetition penalty, which comes before all else: its largest is the
-// token at temperature 0.
-export function penalize(logits, params, ids) {
-  const penalty = params.repetition_penalty;
-  if (penalty === 1) return logits;
-  const result = logits.slice();
-  for (const id of new Set(ids)) {
-    result[id] = logits[id] > 0 ? logits[id] / penalty : logits[id] * penalty;
-  }
-  return result;
-}
-
 // Return the probabilities of the token after `ids`: penalty, temperature, min-p, top-k, top-p.
 export function nextTokenDistribution(logits, params, ids) {
   let left = applyTemperature(penalize(logits, params, ids), params.temperature);
@@ -103,6 +91,16 @@ export function largest(numbers, n) {
     ids.length = Math.min(ids.length, n);
   }
   return ids;
+}
+
+function penalize(logits, params, ids) {
+  const penalty = params.repetition_penalty;
+  if (penalty === 1) return logits;
+  const result = logits.slice();
+  for (const id of new Set(ids)) {
+    result[id] = logits[id] > 0 ? logits[id] / penalty : logits[id] * penalty;
+  }
+  return result;
 }
 
 function applyTemperature(logits, temperature) {

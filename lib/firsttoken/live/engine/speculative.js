@@ -3,7 +3,8 @@ import { draw } from "./sampling.js";
 
 // Return what one pass of the target makes of the drafted tokens: 1 … γ+1 tokens. They are kept up
 // to the first that the rule rejects, which is replaced; if all are kept, there is one more.
-// target: γ+1 distributions, draft: γ; row i is that of tokens[i], given the tokens before it.
+// target: γ+1 distributions, draft: γ; row i is that of tokens[i], given the tokens before it. At
+// temperature 0 each has one token only: a guess is kept if it is the target's own choice.
 // Source: Leviathan et al. 2023, arXiv:2211.17192, algorithm 1
 export function verify(target, draft, tokens, rng) {
   const numbers = tokens.map(() => rng.random());
@@ -14,13 +15,6 @@ export function verify(target, draft, tokens, rng) {
     }
   }
   return [...tokens, draw(target[tokens.length], rng)];
-}
-
-// The same at temperature 0: a token is kept if it is the target's own choice.
-export function verifyGreedy(choices, tokens) {
-  let agreed = 0;
-  while (agreed < tokens.length && choices[agreed] === tokens[agreed]) agreed += 1;
-  return choices.slice(0, agreed + 1);
 }
 
 // What replaces a rejected token: the mass that the draft under-supplies.

@@ -1,7 +1,7 @@
 // The worker: it holds tokenizer and models, and answers the page. See client.js for the messages'
 // other end.
 import { checkIds, checkIndex } from "./checks.js";
-import { speculate, write } from "./generate.js";
+import { likeliest, speculate, write } from "./generate.js";
 import { createModel } from "./llama.js";
 import { losses } from "./losses.js";
 import { unpack } from "./packed.js";
@@ -23,11 +23,17 @@ self.onmessage = async ({ data: { id, name, asked } }) => {
   }
   try {
     const value = await (name in JOBS ? run(id, JOBS[name], asked) : REQUESTS[name](asked));
-    self.postMessage({ id, kind: "done", value });
+    self.postMessage({ id, kind: "done", value }, buffers(value));
   } catch (error) {
     self.postMessage({ id, kind: "failed", value: error.message });
   }
 };
+
+// What is handed over rather than copied: attention over 512 tokens takes 50 MB.
+function buffers(value) {
+  const parts = ArrayBuffer.isView(value) ? [value] : Object.values(value);
+  return parts.filter(ArrayBuffer.isView).map((part) => part.buffer);
+}
 
 // A job reports with job.tell(value), and gives way to others with `await job.turn()`.
 async function run(id, start, asked) {
@@ -92,7 +98,7 @@ function next({ ids, params, top = 10 }) {
   const p = softmax(logits);
   const kept = nextTokenDistribution(logits, chosen, context);
   return {
-    top: largest(p, top).map((id) => ({ ...tokenizer.named(id), p: p[id], kept: kept[id] })),
+    top: likeliest(tokenizer, p, kept, top),
     n_kept: kept.filter((x) => x > 0).length,
     entropy_bits: entropyBits(p),
     kept_entropy_bits: entropyBits(kept),
