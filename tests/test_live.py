@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from firsttoken import live
+from firsttoken.generate import speculative_generate
+from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.live import assets, stills, views
 from firsttoken.llama import load_model
 from firsttoken.paths import data_path
@@ -133,6 +135,30 @@ def test_the_button_says_what_loading_costs():
     assert f"{target / 1e6:.1f} MB" in stills.framed("")
     assert f"{everything / 1e6:.1f} MB" in stills.framed("", draft=True)
     assert f"{everything / 1e6:.1f}" != f"{target / 1e6:.1f}"
+
+
+def test_cache_still_shows_what_is_kept():
+    text = "def is_prime(n):\n    return"
+    n_prompt = len(tokenizer().encode(text))
+    for use_cache, n_kept in ((True, n_prompt + 14), (False, 0)):  # 15 of 30 are written
+        view = live.cache(text, max_tokens=30, use_cache=use_cache)
+        (picture,) = Elements(view.still).with_class("ft-figure")
+        n_bytes = kv_cache_bytes(load_model("target").arch, n_kept, dtype="fp32")
+        said = f"prompt of {n_prompt}: {n_kept} positions are kept, {n_bytes:,} bytes."
+        assert said in picture["aria-label"]
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_speculation_still_counts_as_the_library_does(temperature):
+    view = live.speculation("class A:\n", temperature=temperature, max_tokens=30)
+    pair = load_model("target"), load_model("draft")
+    run = speculative_generate(*pair, tokenizer().encode("class A:\n"), view.params, gamma=4)
+    assert len(run.ids) == 30  # all that was accepted is in the text
+    bonus = sum(r.accepted == r.drafted for r in run.rounds)
+    (words,) = [given["aria-label"] for _, given in Elements(view.still).found if "role" in given]
+    assert f"30 tokens in {len(run.rounds)} passes" in words
+    assert f"{run.accepted} guesses" in words
+    assert f"{len(run.rounds) - bonus} replaced" in words and f"{bonus} tokens" in words
 
 
 def test_next_token_still_shows_the_librarys_numbers():

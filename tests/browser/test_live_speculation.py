@@ -119,6 +119,23 @@ def test_a_race_shows_its_own_numbers(stage):
     expect(page.locator("data[data-name=plain]")).to_have_text("not yet")
 
 
+def test_at_temperature_0_a_race_writes_one_text(stage):
+    page = started(stage, live.speculation(PROMPT, temperature=0, max_tokens=40))
+    press(page, "Race plain decoding")
+    expect(page.get_by_role("status")).to_contain_text("Both texts are the same.")
+    page = started(stage, live.speculation(PROMPT, temperature=1, max_tokens=40))
+    press(page, "Race plain decoding")
+    expect(page.get_by_role("status")).to_contain_text("The texts differ")
+
+
+def test_a_text_that_fills_the_context_is_refused(stage):
+    page = started(stage, live.speculation(PROMPT))
+    page.get_by_label("Your text").fill("def " * 600)
+    press(page, "Write")
+    expect(page.get_by_role("status")).to_contain_text("context of 512")
+    expect(page.get_by_role("button", name="Write", exact=True)).to_be_enabled()
+
+
 def test_rejected_guesses_can_be_hidden(stage):
     page = started(stage, live.speculation(PROMPT, temperature=1.5, max_tokens=40))
     press(page, "Write")

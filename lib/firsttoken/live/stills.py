@@ -7,6 +7,7 @@ import functools
 import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -15,15 +16,25 @@ from matplotlib.figure import Figure
 
 from firsttoken import plots
 from firsttoken.evaluation import bits_per_byte, token_losses
+from firsttoken.generate import generate, speculative_generate
 from firsttoken.inspection import look_inside
+from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.live import assets
 from firsttoken.llama import Llama, load_model
 from firsttoken.sampling import SamplingParams, next_token_distribution, softmax
+from firsttoken.speculative import Round
 from firsttoken.tokenizer import tokenizer
 
 _N_BARS = 10
 _TEXT_SHOWN = 48  # characters of a text that a title has room for
 _MOST_INSIDE = 96  # tokens, as in views/inside.js: of a longer text the last ones
+# What became of a drafted token, as in live.css.
+_DRAFT, _TARGET = plots.COLORS["draft"], plots.COLORS["target"]
+_LOOKS = {
+    "kept": f"background:{_DRAFT}33;border-bottom:2px solid {_DRAFT}",
+    "replaced": f"background:{_TARGET}29;border-bottom:3px double {_TARGET}",
+    "bonus": f"border-bottom:2px dotted {_TARGET}",
+}
 _LEVELS = (0.5, 1, 2, 4, 8)  # bits: where the colour of a loss changes, as in views/surprise.js
 
 
@@ -75,11 +86,16 @@ def target() -> Llama:
     return load_model("target")
 
 
+def params_of(settings: Mapping[str, Any]) -> SamplingParams:
+    """Return what of a view's settings says how tokens are chosen."""
+    known = SamplingParams.__dataclass_fields__
+    return SamplingParams(**{k: v for k, v in settings.items() if k in known})
+
+
 def next_token(settings: Mapping[str, Any]) -> str:
     """Return the likeliest next tokens as a figure."""
-    ids = tokenizer().encode(settings["text"]) or [tokenizer().eos_id]
-    known = SamplingParams.__dataclass_fields__
-    params = SamplingParams(**{k: v for k, v in settings.items() if k in known})
+    ids = _prompt(settings)
+    params = params_of(settings)
     logits = target()([ids])[0, -1]
     before, after = softmax(logits), next_token_distribution(logits, params, ids)
     top = np.argsort(-before, kind="stable")[:_N_BARS]
@@ -127,17 +143,51 @@ def inside(settings: Mapping[str, Any]) -> str:
         f"Layer {layer + 1}, head {head + 1}: the last token, “{names[-1]}”, reads {reads}. Next, "
         f"the model expects “{piece(likeliest)}”, with {100 * seen.next[likeliest]:.1f} %."
     )
-    return framed(_coloured(words, ids, shares[1:], "cache"))
+    return framed(_coloured(words, ids, [_shade("cache", share) for share in shares[1:]]))
 
 
 def cache(settings: Mapping[str, Any]) -> str:
-    """Return the filled cache as a figure."""
-    return framed("<p>(still)</p>")
+    """Return the cache as a figure: what it holds when half of the text has been written."""
+    ids, arch, params = _prompt(settings), target().arch, params_of(settings)
+    half = replace(params, max_tokens=math.ceil(params.max_tokens / 2))
+    n_written = len(generate(target(), ids, half).ids)
+    n_places = min(len(ids) + params.max_tokens, arch.max_context)
+    # The last token has been chosen, but not read.
+    n_kept = len(ids) + n_written - 1 if settings["use_cache"] else 0
+    n_bytes = kv_cache_bytes(arch, n_kept, dtype="fp32")
+    kept = {"prefill": (0, min(len(ids), n_kept)), "decode": (len(ids), n_kept)}
+    with plt.rc_context(plots.STYLE):
+        fig, ax = plt.subplots(figsize=(5.0, 2.6))
+        for row in range(2 * arch.n_layers):  # keys of a layer, and below them its values
+            place = 1 + row // 2 + (0.19 if row % 2 else -0.19)
+            ax.barh(place, n_places, height=0.34, color=plots.COLORS["ink"], alpha=0.1)
+            for colour, (start, end) in kept.items():
+                width = max(0, end - start)
+                ax.barh(place, width, left=start, height=0.34, color=plots.COLORS[colour])
+        ax.set(xlabel="position: blue of the prompt, orange written", ylabel="layer")
+        ax.set(xlim=(0, n_places), yticks=range(1, arch.n_layers + 1))
+        ax.set_title(f"{n_kept:,} tokens kept: {n_bytes:,} bytes")
+        ax.invert_yaxis()
+        ax.grid(visible=False)
+    alt = (
+        f"Keys and values in {arch.n_layers} layers, after {n_written} tokens were written to a "
+        f"prompt of {len(ids)}: {n_kept:,} positions are kept, {n_bytes:,} bytes."
+    )
+    return framed(drawn(fig, alt))
 
 
 def speculation(settings: Mapping[str, Any]) -> str:
     """Return a text coloured by what became of the draft's guesses."""
-    return framed("<p>(still)</p>", draft=True)
+    pair = target(), load_model("draft")
+    run = speculative_generate(*pair, _prompt(settings), params_of(settings), settings["gamma"])
+    kinds = [kind for round_ in run.rounds for kind in _kinds(round_)]
+    kinds = kinds[: len(run.ids)]  # a text may end in the middle of a round
+    words = (
+        f"{len(run.ids)} tokens in {len(run.rounds)} passes of the target: "
+        f"{kinds.count('kept')} guesses of the draft were kept (purple), {kinds.count('replaced')} "
+        f"replaced (red), and {kinds.count('bonus')} tokens came as a bonus (dotted)."
+    )
+    return framed(_coloured(words, run.ids, [_LOOKS[kind] for kind in kinds]), draft=True)
 
 
 def surprise(settings: Mapping[str, Any]) -> str:
@@ -145,9 +195,7 @@ def surprise(settings: Mapping[str, Any]) -> str:
     text = settings["text"]
     ids = tokenizer().encode(text)
     if not ids:
-        return framed(
-            _coloured("No text yet: type one, and see what surprises the model.", [], [], "decode")
-        )
+        return framed(_coloured("No text yet: type one, and see what surprises the model.", [], []))
     bits = token_losses(target(), [tokenizer().eos_id, *ids]) / math.log(2)
     worst = int(bits.argmax())
     words = (
@@ -156,22 +204,35 @@ def surprise(settings: Mapping[str, Any]) -> str:
         f"Most of all: “{piece(ids[worst])}”, {bits[worst]:.1f} bits."
     )
     strengths = [sum(each >= step for step in _LEVELS) / len(_LEVELS) for each in bits]
-    return framed(_coloured(words, ids, strengths, "decode"))
+    return framed(_coloured(words, ids, [_shade("decode", each) for each in strengths]))
 
 
-def _coloured(words: str, ids: Sequence[int], strengths: Iterable[float], concept: str) -> str:
-    """Return a sentence, and a text whose tokens are coloured by strength (0 … 1)."""
-    marked, colour, tok = [], plots.COLORS[concept], tokenizer()
-    for token_id, strength in zip(ids, strengths, strict=True):
+def _prompt(settings: Mapping[str, Any]) -> list[int]:
+    return tokenizer().encode(settings["text"]) or [tokenizer().eos_id]
+
+
+def _kinds(round_: Round) -> list[str]:
+    """Return what became of the tokens of a round, one after another."""
+    last = "bonus" if round_.accepted == round_.drafted else "replaced"
+    return ["kept"] * round_.accepted + [last]
+
+
+def _shade(concept: str, strength: float) -> str:
+    """Return the look of a token that is coloured by a strength from 0 to 1."""
+    if strength < 0.01:
+        return ""
+    colour = plots.COLORS[concept]
+    line = f"box-shadow:inset 0 -{4 * strength:.1f}px {colour}"
+    return f"background:{colour}{round(127 * strength):02x};{line}"
+
+
+def _coloured(words: str, ids: Sequence[int], looks: Iterable[str]) -> str:
+    """Return a sentence, and a text with the look of each token (CSS; empty: as it is)."""
+    marked, tok = [], tokenizer()
+    for token_id, look in zip(ids, looks, strict=True):
         text = html.escape(tok.token_bytes(token_id).decode("utf-8", errors="backslashreplace"))
         text = text.replace("\n", "↵\n")
-        if strength >= 0.01:
-            look = (
-                f"background:{colour}{round(127 * strength):02x};"
-                f"box-shadow:inset 0 -{4 * strength:.1f}px {colour}"
-            )
-            text = f'<span style="{look}">{text}</span>'
-        marked.append(text)
+        marked.append(f'<span style="{look}">{text}</span>' if look else text)
     sentence = html.escape(words)
     return (
         f'<div role="img" aria-label="{sentence}"><p style="margin:0 0 .5rem">{sentence}</p>'

@@ -92,8 +92,7 @@ class View(anywidget.AnyWidget):
     @property
     def params(self) -> SamplingParams:
         """The reader's settings, for `generate`."""
-        known = SamplingParams.__dataclass_fields__
-        return SamplingParams(**{k: v for k, v in self.settings.items() if k in known})
+        return stills.params_of(self.settings)
 
     @traitlets.validate("settings")
     def _checked(self, proposal: Mapping[str, Any]) -> dict[str, Any]:

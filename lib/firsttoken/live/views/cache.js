@@ -14,6 +14,7 @@ export function cache(root, engine, shared) {
   let current = newRun("on", [], given.max_tokens); // the one that is shown
   let handle; // of what is being written
   let busy = false;
+  let stopped = false;
 
   const text = textField("Your text", given.text, (words) => shared.set({ text: words }));
   const length = numberField(
@@ -25,7 +26,7 @@ export function cache(root, engine, shared) {
     shared.set({ use_cache });
     news.say(switchWords());
   });
-  const write = button("Write", () => (busy ? handle?.stop() : start()), { primary: true });
+  const write = button("Write", () => (busy ? stop() : start()), { primary: true });
   const news = status();
   const output = writtenText((words) => [words]);
   const picture = keptPicture(arch);
@@ -66,7 +67,7 @@ export function cache(root, engine, shared) {
   }
 
   async function start() {
-    busy = true;
+    [busy, stopped] = [true, false];
     write.textContent = "Stop";
     results.hidden = false;
     let outcome;
@@ -100,7 +101,13 @@ export function cache(root, engine, shared) {
       output.add(token.text);
       paint();
     });
+    if (stopped) handle.stop();
     await handle.done;
+  }
+
+  function stop() {
+    stopped = true;
+    handle?.stop();
   }
 
   shared.onChange((settings) => {
@@ -108,7 +115,7 @@ export function cache(root, engine, shared) {
     length.set(settings.max_tokens);
     keep.set(settings.use_cache);
   });
-  return () => handle?.stop();
+  return stop;
 }
 
 function newRun(kind, prompt, max_tokens) {

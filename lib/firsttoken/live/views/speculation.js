@@ -9,7 +9,7 @@ export function speculation(root, engine, shared) {
   const { eos_id } = engine.arch("target");
   const given = shared.get();
   let rounds = [];
-  let plain; // plain decoding of the same text: {key, steps, at}
+  let plain; // plain decoding of the same text: {key, ids, steps, at}
   let handle; // of what is being written
   let busy = false;
   let stopped = false;
@@ -59,11 +59,7 @@ export function speculation(root, engine, shared) {
   news.show("The draft guesses, and one pass of the target checks all guesses of a round.");
 
   async function press(pressed, job) {
-    if (busy) {
-      stopped = true;
-      handle?.stop();
-      return;
-    }
+    if (busy) return stop();
     const other = pressed === write ? race : write;
     const name = pressed.textContent;
     pressed.textContent = "Stop";
@@ -82,6 +78,11 @@ export function speculation(root, engine, shared) {
     drawAll();
     track.describe(rounds);
     news.say(outcome);
+  }
+
+  function stop() {
+    stopped = true;
+    handle?.stop();
   }
 
   async function asked() {
@@ -107,18 +108,21 @@ export function speculation(root, engine, shared) {
       news.show(`Writing with guesses: ${plural(rounds.length, "round")}.`);
       paint();
     });
+    if (stopped) handle.stop();
     await handle.done;
     return summary(rounds, shownGamma, plain);
   }
 
   async function raceBoth() {
     const request = await asked();
-    const run = { key: JSON.stringify(request), steps: [], at: [] };
-    handle = engine.write({ ...request, top: 0 }, ({ step_ms, at_ms }) => {
+    const run = { key: JSON.stringify(request), ids: [], steps: [], at: [] };
+    handle = engine.write({ ...request, top: 0 }, ({ id, step_ms, at_ms }) => {
+      run.ids.push(id);
       run.steps.push(step_ms);
       run.at.push(at_ms);
       news.show(`First plain decoding: ${run.at.length} of ${request.max_tokens} tokens.`);
     });
+    if (stopped) handle.stop();
     await handle.done;
     if (stopped) return "Stopped.";
     plain = run;
@@ -131,7 +135,7 @@ export function speculation(root, engine, shared) {
     temperature.set(settings.temperature);
     seed.set(settings.seed);
   });
-  return () => handle?.stop();
+  return stop;
 }
 
 // The text by what became of the guesses; a rejected one is struck through before its replacement.
@@ -142,7 +146,7 @@ function colouredText() {
   );
   const names = { kept: "guess, kept", replaced: "guess, replaced", bonus: "bonus of the target" };
   const row = make("div", { class: "ft-row" }, legend(names), rejected.element);
-  return { ...text, element: make("section", {}, row, text.element) };
+  return { ...text, element: make("section", { class: "ft-fate" }, row, text.element) };
 }
 
 function roundSpans({ tokens, rejected }) {
@@ -209,7 +213,7 @@ function countedFigures() {
   const list = figures({
     alpha: "Guesses kept, of those that were looked at: α",
     per_pass: "Tokens per pass of the target, counted",
-    formula: "By formula, 1 + α + … + α^γ",
+    formula: make("span", {}, "By formula, 1 + α + … + α", make("sup", {}, "γ")),
   });
   const draw = (rounds, gamma) => {
     const { accepted, looked_at, alpha, tokens, per_pass } = counted(rounds);
@@ -299,8 +303,17 @@ function verdictOf({ measured, check_cost }) {
 
 function summary(rounds, gamma, plain) {
   const { alpha, per_pass, tokens } = counted(rounds);
-  if (alpha === undefined) return "Stopped before the first round.";
-  const words = `${plural(tokens, "token")} in ${plural(rounds.length, "pass", "passes")} of the target: ${per_pass.toFixed(2)} per pass; ${Math.round(100 * alpha)} % of the guesses kept.`;
+  if (alpha === undefined) return "Stopped before the end of the first round.";
+  const passes = `${plural(tokens, "token")} in ${plural(rounds.length, "pass", "passes")}`;
+  const kept = `${Math.round(100 * alpha)} % of the guesses that were looked at`;
+  const words = `${passes} of the target, ${per_pass.toFixed(2)} per pass; it kept ${kept}.`;
   const race = plain && compared(rounds, gamma, plain);
-  return race ? `${words} ${verdictOf(race)}` : `${words} Race plain decoding to see the clock.`;
+  if (!race) return `${words} Race plain decoding to see the clock.`;
+  return `${words} ${verdictOf(race)} ${textsOf(rounds, plain)}`;
+}
+
+function textsOf(rounds, { ids }) {
+  const drafted = rounds.flatMap((round) => round.tokens.map(({ id }) => id));
+  const same = drafted.every((id, i) => id === ids[i]);
+  return same ? "Both texts are the same." : "The texts differ: other random numbers were drawn.";
 }

@@ -23,9 +23,10 @@ export function writtenText(nodes) {
     add: (item) => unseen.push(item),
     flush: () => {
       if (!unseen.length) return;
+      const atEnd = element.scrollTop + element.clientHeight >= element.scrollHeight - 40;
       words.append(...unseen.flatMap(nodes));
       unseen = [];
-      element.scrollTop = element.scrollHeight;
+      if (atEnd) element.scrollTop = element.scrollHeight;
     },
   };
 }
