@@ -39,7 +39,7 @@ CHAPTERS := $(sort $(wildcard notebooks/[0-9][0-9]_*.ipynb))
 CHOSEN := $(firstword $(if $(CHAPTER),$(filter notebooks/$(CHAPTER)_% notebooks/0$(CHAPTER)_%,$(CHAPTERS)),$(CHAPTERS)))
 
 NODE_TOOLS := _build/node/node_modules/.bin
-SCRIPTS := lib/firsttoken/live book/_static/*.js
+SCRIPTS := lib/firsttoken/live book/_static/*.js book/calculator
 
 # Each failure is one line that says what to do: $(call fail,message)
 fail = { echo "First Token: $(1)" >&2; exit 1; }
@@ -135,7 +135,7 @@ check: .venv/test .venv/book ## what CI runs: linters, tests, site, real browser
 	@.venv/bin/lint-imports
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory book
-	@echo "Checking the scripts of the live views."
+	@echo "Checking the scripts of the site."
 	@cp book/eslint.config.mjs _build/node/
 	@$(NODE_TOOLS)/eslint --config _build/node/eslint.config.mjs $(SCRIPTS)
 	@$(NODE_TOOLS)/prettier --print-width 100 --check --log-level warn $(SCRIPTS)

@@ -4,15 +4,18 @@ Fetches the scripts that the site serves itself, then runs Jupyter Book with war
 Notebooks run only when they, lib/, data/ or the pinned versions have changed.
 """
 
+import gzip
 import hashlib
 import importlib
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import yaml
 
@@ -27,6 +30,15 @@ CONFIG = BUILD / "_config.yml"
 CACHE = BUILD / ".jupyter_cache"
 # What a notebook's outputs depend on, beside the notebook itself.
 INPUTS = ("lib", "data", "constraints.txt")
+# What the calculator runs in the page: the core of Pyodide, and the formulas with what they need.
+PYODIDE = (
+    *("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm"),
+    *("python_stdlib.zip", "pyodide-lock.json"),
+)
+FORMULAS = (
+    *("__init__.py", "architectures", "calculator.py", "checks.py", "hardware.py", "kv_cache.py"),
+    *("parallel.py", "roofline.py", "throughput.py", "units.py"),
+)
 
 
 def main() -> int:
@@ -87,6 +99,52 @@ def write_live() -> None:
         assets.write(STATIC)
 
 
+def write_calculator(static: Path = STATIC) -> dict:
+    """Put what the calculator loads into a folder named by its version.
+
+    Returns where that is, how many bytes it fetches once it is asked to calculate (the progress
+    bar counts them), and how many travel.
+    """
+    sources = {path.name: path for path in files(BOOK / "calculator") if path.suffix != ".py"}
+    sources |= {f"pyodide/{name}": NODE / "node_modules" / "pyodide" / name for name in PYODIDE}
+    contents = {name: path.read_bytes() for name, path in sources.items()}
+    contents["formulas.zip"] = formulas()
+    digest = hashlib.sha256()
+    for name, content in contents.items():
+        digest.update(f"{name} {len(content)} ".encode() + content)
+    version = digest.hexdigest()[:12]
+    place = static / "calculator" / version
+    if not place.exists():
+        shutil.rmtree(place.parent, ignore_errors=True)
+        for name, content in contents.items():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_bytes(content)
+    loaded = {name: content for name, content in contents.items() if "/" in name or ".zip" in name}
+    fetched = [content for name, content in loaded.items() if not name.endswith(".mjs")]
+    packed = [c if n.endswith(".zip") else gzip.compress(c, mtime=0) for n, c in loaded.items()]
+    return {
+        "place": f"_static/calculator/{version}/",
+        "total_bytes": sum(map(len, fetched)),
+        "packed_bytes": sum(map(len, packed)),
+    }
+
+
+def formulas() -> bytes:
+    """Return a zip of the library's closed forms and of the calculator's own page."""
+    library = ROOT / "lib" / "firsttoken"
+    members = {
+        path: path.relative_to(ROOT / "lib") for path in files(*map(library.joinpath, FORMULAS))
+    }
+    members[BOOK / "calculator" / "page.py"] = Path("page.py")
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for path, name in members.items():
+            # A fixed date: the same files make the same zip.
+            member = zipfile.ZipInfo(str(PurePosixPath(name)))
+            archive.writestr(member, path.read_bytes(), zipfile.ZIP_DEFLATED)
+    return packed.getvalue()
+
+
 def copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(source, target)
@@ -108,7 +166,7 @@ def drop_stale_outputs() -> None:
         shutil.rmtree(CACHE, ignore_errors=True)
         shutil.rmtree(BUILD / ".doctrees", ignore_errors=True)
     programs = (BOOK / f"{name}.py" for name in ("site_pages", "front", "cards"))
-    if changed("static", BOOK / "_static", *programs):
+    if changed("static", BOOK / "_static", BOOK / "calculator", *programs):
         # Without a page to write, Sphinx would leave the old style sheet and lines in the site.
         shutil.rmtree(BUILD / ".doctrees", ignore_errors=True)
 
@@ -126,12 +184,13 @@ def changed(stamp_name: str, *places: Path) -> bool:
 
 
 def write_config() -> None:
-    """Write the configuration with the buttons that the public address allows."""
+    """Write the configuration: the buttons that the public address allows, the calculator."""
     config = yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))
     known = bool(config["repository"]["url"])
     config["html"] |= {"use_repository_button": known, "use_issues_button": known}
     if not known:
         del config["launch_buttons"]
+    config["sphinx"]["config"]["calculator"] = write_calculator()
     text = json.dumps(config, indent=1)  # JSON is YAML
     if not CONFIG.exists() or CONFIG.read_text("utf-8") != text:
         CONFIG.write_text(text, "utf-8")

@@ -3,6 +3,7 @@
 - Under every title: the time to read the page and, on chapters, the way into JupyterLab.
 - `{chapter}` links to a chapter as soon as that chapter stands.
 - `{slider-figures}` lists every figure with sliders, as the notebooks have drawn it.
+- `{calculator}` asks what a model needs on some devices; its parts lie in book/calculator/.
 - `{citation}` says how to cite the book, from CITATION.cff.
 - `{live}` puts a live view into a page, as a notebook does.
 - `{chapter-cards}` gives each chapter a card with a picture.
@@ -21,6 +22,7 @@ from urllib.parse import quote, urlsplit
 
 import front
 import yaml
+from calculator.page import page as calculator_html
 from docutils import nodes
 from docutils.parsers.rst import directives
 from nbclient import NotebookClient
@@ -45,6 +47,8 @@ def setup(app: Sphinx) -> dict:
     NotebookClient.__init__ = partialmethod(NotebookClient.__init__, coalesce_streams=True)
     app.add_role("chapter", ChapterLink())
     app.add_directive("slider-figures", SliderFigures)
+    app.add_directive("calculator", Calculator)
+    app.add_config_value("calculator", {}, "env")
     app.add_directive("citation", Citation)
     app.add_directive("live", LiveView)
     app.add_directive("chapter-cards", ChapterCards)
@@ -317,6 +321,19 @@ def chapter_cards(app: Sphinx, docname: str) -> str:
             for chapter in reading_order(app.env)
         ]
     )
+
+
+# The calculator.
+
+
+class Calculator(SphinxDirective):
+    """Its form and a worked example; `book/build.py` says where its scripts are."""
+
+    def run(self) -> list[nodes.Node]:
+        given = dict(self.config.calculator)
+        if given:
+            given["place"] = "../" * self.env.docname.count("/") + given["place"]
+        return [nodes.raw("", calculator_html(**given), format="html")]
 
 
 # How to cite.

@@ -41,7 +41,7 @@ def test_a_plan_is_what_a_step_says(arch, accelerator, n, batch, context):
 @given(arch=architectures, accelerator=linked, n=devices, batch=batches, context=contexts)
 def test_largest_is_where_fitting_ends(arch, accelerator, n, batch, context):
     found = plan(arch, accelerator, n, batch, context)
-    assert found.fits == (batch <= found.max_batch)
+    assert found.fits == (batch <= found.max_batch) == (n >= found.min_devices)
     if found.max_batch:
         assert plan(arch, accelerator, n, found.max_batch, context).fits
     assert not plan(arch, accelerator, n, found.max_batch + 1, context).fits

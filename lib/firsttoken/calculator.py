@@ -22,8 +22,9 @@ class Plan:
     """What `plan` answers.
 
     Does it fit? `weights_bytes` and `cache_bytes` are those of all devices together, `device_bytes`
-    what each of them holds. `max_batch` is the largest batch at the context asked for,
-    `max_context` the largest context at the batch asked for (None where memory sets no limit).
+    what each of them holds; `min_devices` would hold it all. `max_batch` is the largest batch at
+    the context asked for, `max_context` the largest context at the batch asked for (None where
+    memory sets no limit).
 
     How fast? `steps` holds a decode step by each of `throughput.MODELS`. `prefill_s` is what one
     prompt of `context` tokens takes by the model "layers". `compute_dtype` is the format of the
@@ -42,6 +43,7 @@ class Plan:
     cache_bytes: float
     device_bytes: float
     fits: bool
+    min_devices: int
     max_batch: int
     max_context: int | None
     compute_dtype: str
@@ -105,14 +107,17 @@ def plan(
     largest_batch = max_batch(arch, memory_bytes, context, dtype, kv_dtype)
     largest_context = _max_context(arch, memory_bytes, batch, dtype, kv_dtype)
 
+    weights_bytes = arch.n_params * bytes_per_element(dtype)
+
     def cache(batch: int, context: int) -> float:
         return kv_cache_bytes(arch, context, batch, kv_dtype)
 
     return Plan(
-        weights_bytes=arch.n_params * bytes_per_element(dtype),
+        weights_bytes=weights_bytes,
         cache_bytes=cache(batch, context),
         device_bytes=steps["memory"].memory_bytes,
         fits=steps["memory"].fits,
+        min_devices=math.ceil((weights_bytes + cache(batch, context)) / accelerator.memory_bytes),
         max_batch=largest_batch,
         max_context=largest_context,
         compute_dtype=compute_dtype,
