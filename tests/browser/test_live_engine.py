@@ -332,6 +332,17 @@ def test_another_architecture_is_refused(opened, change, message):
     assert failure(page, create, change) == message
 
 
+def test_a_browser_without_vector_instructions_is_told(opened):
+    page = opened("draft")
+    create = """async () => {
+        WebAssembly.validate = () => false;
+        window.createModel(window.config, await window.file("draft/model.safetensors"));
+    }"""
+    assert failure(page, create) == (
+        "This browser cannot run the model: it lacks the vector instructions (SIMD)."
+    )
+
+
 @contextmanager
 def another(file, content):
     """For a while, serve this content (None: nothing) in a file's place."""

@@ -7,7 +7,7 @@ import kernelBytes from "built/kernel.wasm";
 
 import { checkShapes, readSafetensors } from "./safetensors.js";
 
-const CHUNK = 32; // so many tokens go through a layer together: their activations stay in L2
+const CHUNK = 32; // so many tokens go through the layers together, in memory taken once
 const BLOCK = 16; // so many keys does the kernel compare at once
 
 export function createModel(config, weightsBuffer) {
@@ -124,6 +124,9 @@ function weightShapes(arch) {
 
 // The kernel with its memory, of which pieces are given out, and taken back when they are free.
 function openKernel() {
+  if (!WebAssembly.validate(kernelBytes)) {
+    throw new Error("This browser cannot run the model: it lacks the vector instructions (SIMD).");
+  }
   const kernel = new WebAssembly.Instance(new WebAssembly.Module(kernelBytes)).exports;
   const free = new Map(); // size to addresses
   let end = 0;
