@@ -4,6 +4,9 @@
 ;; Weights stay bf16, two bytes each: a bf16 is the upper half of an f32, so unpacking is a shift
 ;; or a mask. For that, eight neighbours lie in the order 0 4 1 5 2 6 3 7 (see `interleave`): shift
 ;; the four 32-bit lanes left, and they are 0 1 2 3; mask their lower halves away: 4 5 6 7.
+;; Unpacked once and for all to f32, weights take twice the memory and gain nothing: measured in
+;; Chromium 150 on an EPYC, one row 10.9 instead of 15.7 billion products per second, four rows
+;; 18.9 either way.
 (module
   (memory (export "memory") 1)
 
