@@ -25,7 +25,7 @@ _WHOLE = {"top_k": (0, 100), "max_tokens": (1, 500), "gamma": (1, 8), "seed": (0
 
 # What chapter 01 reads, up to the bracket after which a name has to come that came before.
 PROGRAM = "import os\n\npath = os.path.join(folder, name)\nif os.path.exists("
-# A text on which the draft is often right.
+# Long enough to see the prompt beside what is written, and the draft is often right on it.
 READ_LINES = "import os\n\ndef read_lines(path):\n    with open(path) as f:\n"
 # Mostly what every listing has, and one word that none has.
 LISTING = """import os
@@ -230,7 +230,7 @@ def inside(
 
 
 def cache(
-    text: str = "def ",
+    text: str = READ_LINES,
     *,
     use_cache: bool = True,
     max_tokens: int = 200,
