@@ -241,10 +241,12 @@ def test_a_full_cache_and_wrong_ids_are_refused_and_change_nothing(opened):
         "The cache holds 18 of 20 tokens; 3 more do not fit."
     )
     for wrong in (-1, 1024, 0.5):
-        assert failure(page, forward, [1, wrong]) == f"Token ids must lie in 0 … 1023, got {wrong}."
-    assert failure(page, forward, []) == "No tokens were given."
+        assert failure(page, forward, [1, wrong]) == f"token ids must lie in 0 … 1023, got {wrong}"
+    assert failure(page, forward, []) == (
+        "the number of ids must be an integer of at least 1, got 0"
+    )
     truncate = "(length) => window.cache.truncate(length)"
-    assert failure(page, truncate, 19) == "length must lie in 0 … 18, got 19."
+    assert failure(page, truncate, 19) == "length must lie in 0 … 18, got 19"
     np.testing.assert_allclose(
         logits(page, forward, ids[18:]), load_model()([ids])[0, 18:], atol=1e-4
     )

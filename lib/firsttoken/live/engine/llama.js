@@ -5,6 +5,7 @@
 // MLP, V vocabulary, L layers. What starts with "at" is an address in the kernel's memory.
 import kernelBytes from "built/kernel.wasm";
 
+import { checkCount, checkIndex } from "./checks.js";
 import { checkShapes, readSafetensors } from "./safetensors.js";
 
 const CHUNK = 32; // so many tokens go through the layers together, in memory taken once
@@ -208,9 +209,7 @@ function openCache(heap, arch, capacity) {
     atKeys,
     atValues: (layer, head) => atKeys(layer, head) + headBytes,
     truncate(length) {
-      if (!(length >= 0 && length <= this.length)) {
-        throw new Error(`length must lie in 0 … ${this.length}, got ${length}.`);
-      }
+      checkIndex("length", length, this.length + 1);
       this.length = length;
     },
     // After this the cache must not be used: its memory goes to the next one of its capacity.
@@ -257,11 +256,8 @@ function openPass(heap, arch, weights) {
   }
 
   function check(ids, cache) {
-    if (!ids.length) throw new Error("No tokens were given.");
-    const wrong = ids.find((id) => !(Number.isInteger(id) && id >= 0 && id < vocab_size));
-    if (wrong !== undefined) {
-      throw new Error(`Token ids must lie in 0 … ${vocab_size - 1}, got ${wrong}.`);
-    }
+    checkCount("the number of ids", ids.length, 1);
+    for (const id of ids) checkIndex("token ids", id, vocab_size);
     if (cache.length + ids.length > cache.capacity) {
       throw new Error(
         `The cache holds ${cache.length} of ${cache.capacity} tokens; ` +
