@@ -243,12 +243,13 @@ def test_settings_on_the_models_own_logits(stage):
     [
         ("mass < p - ROUNDING_SLACK", "mass < p"),
         ("Math.log(minP) - ROUNDING_SLACK", "Math.log(minP)"),
-        ("x === least && nTies-- > 0", "x === least"),
+        ("numbers[ids[middle]] < numbers[id]", "numbers[ids[middle]] <= numbers[id]"),
+        ("(1 - p) / (2 * logits.length)", "2 * (1 - p) / logits.length"),
         ("logits[id] > 0 ? logits[id] / penalty : logits[id] * penalty", "logits[id] / penalty"),
         ("of new Set(ids)", "of new Set(ids.slice(1))"),
         ("if (params.min_p > 0) left = keepMinP(left, params.min_p);", ""),
         ("mass > threshold", "mass >= threshold"),
-        ("overflow ? (x) => (x - top) / temperature : (x)", "(x)"),
+        ("=> (x - top) / temperature", "=> x / temperature"),
     ],
 )
 def test_flaws_in_the_settings_show(stage, right, wrong):

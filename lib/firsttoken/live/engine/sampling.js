@@ -47,10 +47,16 @@ export function samplingParams(given = {}) {
 
 // Return the probabilities that logits stand for, in their format; -Infinity becomes exactly 0.
 export function softmax(logits) {
-  const top = maximum(logits);
-  const weights = logits.map((x) => x - top).map((x) => Math.exp(x));
-  const total = sum(weights);
-  return weights.map((weight) => weight / total);
+  const top = logits[argmax(logits)];
+  const result = logits.slice();
+  let total = 0;
+  for (let i = 0; i < result.length; i += 1) {
+    result[i] -= top;
+    result[i] = Math.exp(result[i]);
+    total += result[i];
+  }
+  for (let i = 0; i < result.length; i += 1) result[i] /= total;
+  return result;
 }
 
 // Return the probabilities of the token after `ids`: penalty, temperature, min-p, top-k, top-p.
@@ -64,9 +70,11 @@ export function nextTokenDistribution(logits, params, ids) {
 
 // Return a token: where a random number falls among the summed probabilities.
 export function draw(probabilities, { random }) {
-  const threshold = random() * sum(probabilities);
+  let total = 0;
+  for (const probability of probabilities) total += probability;
+  const threshold = random() * total;
   let mass = 0;
-  for (let id = 0; id < probabilities.length; id++) {
+  for (let id = 0; id < probabilities.length; id += 1) {
     mass += probabilities[id];
     if (mass > threshold) return id;
   }
@@ -76,19 +84,23 @@ export function draw(probabilities, { random }) {
 // Return the first place of the largest number.
 export function argmax(numbers) {
   let best = 0;
-  for (let i = 1; i < numbers.length; i++) if (numbers[i] > numbers[best]) best = i;
+  for (let i = 1; i < numbers.length; i += 1) if (numbers[i] > numbers[best]) best = i;
   return best;
 }
 
 // Return the ids of the n largest numbers, falling, of equal ones the lower id first.
 export function largest(numbers, n) {
   const ids = [];
-  for (let id = 0; id < numbers.length; id++) {
+  for (let id = 0; id < numbers.length; id += 1) {
     if (ids.length === n && !(numbers[id] > numbers[ids[n - 1]])) continue;
-    let place = ids.length;
-    while (place > 0 && numbers[ids[place - 1]] < numbers[id]) place -= 1;
+    let place = 0; // behind all that are not smaller: they lie in 0 … end
+    for (let end = ids.length; place < end;) {
+      const middle = (place + end) >> 1;
+      if (numbers[ids[middle]] < numbers[id]) end = middle;
+      else place = middle + 1;
+    }
     ids.splice(place, 0, id);
-    ids.length = Math.min(ids.length, n);
+    if (ids.length > n) ids.pop();
   }
   return ids;
 }
@@ -107,40 +119,36 @@ function applyTemperature(logits, temperature) {
   if (temperature === 1) return logits;
   if (temperature === 0) return keepLargest(logits, 1);
   const divisor = fround(Math.min(temperature, LARGEST));
-  const top = maximum(logits);
+  const top = logits[argmax(logits)];
   // A tiny temperature can push even the largest logit to infinity. Softmax sees differences only,
   // so count from the top there.
-  const overflow = !Number.isFinite(fround(top / divisor));
-  return logits.map(overflow ? (x) => (x - top) / temperature : (x) => x / divisor);
+  if (!Number.isFinite(fround(top / divisor))) return logits.map((x) => (x - top) / temperature);
+  const result = logits.slice();
+  for (let i = 0; i < result.length; i += 1) result[i] /= divisor;
+  return result;
 }
 
 function keepMinP(logits, minP) {
-  const bound = maximum(logits) + Math.log(minP) - ROUNDING_SLACK;
+  const bound = logits[argmax(logits)] + Math.log(minP) - ROUNDING_SLACK;
   return logits.map((x) => (x >= bound ? x : -Infinity));
 }
 
 function keepTopP(logits, p) {
-  const falling = logits.slice().sort().reverse();
-  const probabilities = softmax(Float64Array.from(falling));
+  const probabilities = softmax(new Float64Array(logits));
+  // Those below (1 - p) / V have together less than 1 - p: the others reach p without them, even
+  // with half of it, which leaves room for rounding.
+  const least = (1 - p) / (2 * logits.length);
+  const rising = probabilities.filter((x) => x >= least).sort();
   let n = 0;
   let mass = 0;
-  do mass += probabilities[n++];
-  while (n < falling.length && mass < p - ROUNDING_SLACK);
+  do mass += rising[rising.length - ++n];
+  while (n < rising.length && mass < p - ROUNDING_SLACK);
   return keepLargest(logits, n);
 }
 
 // Keep the n largest, of equal ones those with the lower id.
 function keepLargest(logits, n) {
-  const least = logits.slice().sort()[logits.length - n];
-  let nTies = n;
-  for (const x of logits) if (x > least) nTies -= 1;
-  return logits.map((x) => (x > least || (x === least && nTies-- > 0) ? x : -Infinity));
-}
-
-function maximum(numbers) {
-  return numbers.reduce((a, b) => Math.max(a, b));
-}
-
-function sum(numbers) {
-  return numbers.reduce((a, b) => a + b, 0);
+  const kept = logits.slice().fill(-Infinity);
+  for (const id of largest(logits, n)) kept[id] = logits[id];
+  return kept;
 }

@@ -17,9 +17,14 @@ export function verify(target, draft, tokens, rng) {
   return [...tokens, draw(target[tokens.length], rng)];
 }
 
-// What replaces a rejected token: the mass that the draft under-supplies.
+// What replaces a rejected token: the mass that the draft under-supplies, not yet divided by its
+// sum. There is none where only rounding sets the two apart; then it is the target.
 function residual(target, draft) {
-  const excess = Float64Array.from(target, (p, id) => p - Math.min(p, draft[id]));
-  const missing = excess.reduce((a, b) => a + b);
-  return missing > 0 ? excess.map((x) => x / missing) : target;
+  const excess = new Float64Array(target.length);
+  let missing = 0;
+  for (let id = 0; id < target.length; id += 1) {
+    excess[id] = target[id] - Math.min(target[id], draft[id]);
+    missing += excess[id];
+  }
+  return missing > 0 ? excess : target;
 }
