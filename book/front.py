@@ -65,7 +65,7 @@ def writing(view: View, max_tokens: int) -> str:
     reader gets it whole, as text, and the last guesses as a picture with its words.
     """
     made = record(view.text, replace(view.params, max_tokens=max_tokens))
-    tokens = "".join(
+    tokens = f"<b>{html.escape(made.prompt)}</b>" + "".join(
         f'<span style="--i:{i}">{html.escape(piece)}</span>' for i, piece in enumerate(made.pieces)
     )
     frames = "".join(
@@ -74,18 +74,18 @@ def writing(view: View, max_tokens: int) -> str:
     )
     text = made.prompt + "".join(made.pieces)
     last = ", ".join(f"{spoken(guess.token_id)} {percent(guess.p)}" for guess in made.guesses[-1])
-    prompt, n_params = html.escape(made.prompt), stills.target().arch.n_params
+    n_params = stills.target().arch.n_params
     figure = (
         f'<div class="ft-writing" style="--n:{len(made.pieces)}">'
         f'<code class="visually-hidden">{html.escape(text)}</code>'
-        f'<pre class="ft-written" aria-hidden="true"><b>{prompt}</b>{tokens}</pre>'
+        f'<pre class="ft-written" aria-hidden="true">{tokens}</pre>'
         f'<div class="ft-guesses" role="img" aria-label="Likeliest after this text: {last}.">'
         f"<p>What comes next?</p>{frames}</div>"
         '<label class="ft-pause"><input type="checkbox" autocomplete="off"/> Pause</label></div>'
         f"<figcaption>The model that comes with this book ({n_params / 1e6:.1f} million "
-        f"parameters) goes on from <code>{prompt}</code>. Bars: the likeliest tokens for each "
-        "place. Recorded while this page was built, at temperature "
-        f"{view.params.temperature:g}.</figcaption>"
+        "parameters) goes on from the bold text. Bars: the likeliest tokens for each place. "
+        f"Recorded while this page was built, at temperature {view.params.temperature:g}."
+        "</figcaption>"
     )
     return stills.framed(figure)
 
