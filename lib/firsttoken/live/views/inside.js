@@ -3,6 +3,7 @@
 import {
   bars,
   button,
+  latest,
   make,
   painter,
   percent,
@@ -144,39 +145,27 @@ export function inside(root, engine, shared) {
     wait();
   }
 
-  // One question at a time: while one is answered, only the newest of the others is kept.
   let timer;
-  let asking = false;
-  let again = false;
 
   function wait(ms = 0) {
     clearTimeout(timer);
     timer = setTimeout(ask, ms);
   }
 
-  async function ask() {
-    if (asking) {
-      again = true;
-      return;
-    }
-    asking = true;
+  const ask = latest(async () => {
     try {
       const { text, silenced } = settings;
       const { ids, pieces } = await engine.tokenize(text);
       const kept = ids.slice(-MOST_TOKENS);
       const answer = await engine.inside({ ids: [arch.eos_id, ...kept], silenced });
       if (ended) return;
-      show({ ...answer, silenced, pieces: [START, ...pieces.slice(-MOST_TOKENS)] });
       cut.hidden = kept.length === ids.length;
       cut.textContent = `${ids.length} tokens; the model is shown the last ${MOST_TOKENS}.`;
+      show({ ...answer, silenced, pieces: [START, ...pieces.slice(-MOST_TOKENS)] });
     } catch (error) {
       if (!ended) effect.replaceChildren(make("span", { role: "alert" }, error.message));
-    } finally {
-      asking = false;
-      if (again && !ended) wait();
-      again = false;
     }
-  }
+  });
 
   function show(answer) {
     const same = seen?.pieces.join("\0") === answer.pieces.join("\0");

@@ -4,6 +4,7 @@ import {
   bars,
   button,
   enable,
+  latest,
   make,
   numberField,
   painter,
@@ -271,25 +272,4 @@ function rows(top) {
 function rate(n, ms) {
   const tokens = n === 1 ? "1 token" : `${n} tokens`;
   return `${tokens} in ${(ms / 1000).toFixed(2)} s, ${Math.round((1000 * n) / ms)} per second.`;
-}
-
-// Return a function that runs `task` again after the run it finds in progress, once.
-function latest(task) {
-  let running = false;
-  let again = false;
-  return async function run() {
-    if (running) {
-      again = true;
-      return;
-    }
-    running = true;
-    try {
-      do {
-        again = false;
-        await task();
-      } while (again);
-    } finally {
-      running = false;
-    }
-  };
 }

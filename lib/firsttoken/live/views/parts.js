@@ -27,6 +27,27 @@ export function painter(paint) {
   };
 }
 
+// Return a function that runs `task` again after the run it finds in progress, once.
+export function latest(task) {
+  let running = false;
+  let again = false;
+  return async function run() {
+    if (running) {
+      again = true;
+      return;
+    }
+    running = true;
+    try {
+      do {
+        again = false;
+        await task();
+      } while (again);
+    } finally {
+      running = false;
+    }
+  };
+}
+
 export function button(label, onPress, { primary = false } = {}) {
   const element = make("button", { type: "button", class: primary && "ft-primary" }, label);
   element.addEventListener("click", () => {

@@ -2,6 +2,7 @@
 // that comes to for a byte.
 import {
   button,
+  latest,
   make,
   percent,
   pieceNodes,
@@ -16,9 +17,10 @@ const MOST_BYTES = 65_536;
 const TYPING_MS = 350;
 const LATE_MS = 300; // what takes longer has a bar
 const CHUNK = 1500; // tokens that are laid out in one frame
+const MOST_BITS = 8; // per byte: for a reader to whom all bytes are equally likely
 const STEPS = [0.5, 1, 2, 4, 8]; // bits: where the colour changes
 const MOST_SURPRISING = 10;
-const CONTEXT = 8; // characters before a token that say where it stands
+const CONTEXT = 3; // tokens before one that say where it stands
 const ALTERNATIVES = 3;
 const NOTHING = { ids: [], pieces: [], bits: [], n_bytes: 0 };
 
@@ -144,15 +146,19 @@ export function surprise(root, engine, shared) {
   // What could have come instead: one pass over what the model had read when it met the token.
   let chosen;
 
-  async function choose(index) {
+  function choose(index) {
     chosen = index;
-    const from = read;
-    about.replaceChildren(...basics(from, index));
+    about.replaceChildren(...basics(read, index));
+    explain();
+  }
+
+  const explain = latest(async () => {
+    const [index, from] = [chosen, read];
     const ids = contextOf(from.ids, index, arch);
     const { top } = await engine.next({ ids, params: {}, top: arch.vocab_size });
     if (chosen !== index || read !== from || ended) return;
     about.replaceChildren(...basics(from, index), ...instead(top, from.ids[index]));
-  }
+  });
 
   shared.onChange((given) => {
     if (given.text === settings.text) return;
@@ -199,7 +205,7 @@ async function gzipBitsPerByte(text) {
 
 // The ids that the model had read when it met token `index`: the end of the text before and, in a
 // text longer than the context, a window that begins later. Windows overlap by half.
-export function contextOf(ids, index, { eos_id, max_context }) {
+function contextOf(ids, index, { eos_id, max_context }) {
   const window = Math.min(max_context, ids.length);
   const half = Math.max(1, Math.floor(window / 2));
   const n = Math.max(0, Math.ceil((index + 1 - window) / half));
@@ -229,7 +235,7 @@ function hint({ ids }) {
 function compared({ ids, bits_per_byte }, packed, heldOut) {
   const known = [
     { name: "the model, on Python new to it", value: heldOut },
-    { name: "who knows nothing", value: 8 },
+    { name: "who knows nothing", value: MOST_BITS },
   ];
   if (packed) known.push({ name: "gzip, on your text", value: packed });
   if (ids.length) known.push({ name: "the model, on your text", value: bits_per_byte, own: true });
@@ -242,10 +248,9 @@ function rows() {
   return {
     element: list,
     draw: (given) => {
-      const full = Math.max(...given.map(({ value }) => value));
       const items = given.map(({ name, value, own }) => {
         const bar = make("span", { class: "ft-bar" });
-        bar.style.width = `${(100 * value) / full}%`;
+        bar.style.width = `${Math.min(100, (100 * value) / MOST_BITS)}%`;
         return make(
           "li",
           { class: own && "ft-own" },
@@ -327,14 +332,10 @@ function lossSpan(text, bits) {
 function mostSurprising({ pieces, bits }, goTo) {
   const order = Array.from(bits, (_, index) => index).sort((a, b) => bits[b] - bits[a]);
   return order.slice(0, MOST_SURPRISING).map((index) => {
-    const line = pieces
-      .slice(Math.max(0, index - CONTEXT), index)
-      .join("")
-      .split("\n")
-      .at(-1);
+    const before = pieces.slice(Math.max(0, index - CONTEXT), index).join("");
     const go = button("", () => goTo(index));
     go.append(
-      make("span", { class: "ft-context" }, line.slice(-CONTEXT)),
+      make("span", { class: "ft-context" }, before.split("\n").at(-1)),
       piece(pieces[index]),
       make("span", { class: "ft-number-text" }, bitsText(bits[index])),
     );
