@@ -613,3 +613,18 @@ def test_progress_counts_bytes_and_a_failed_load_can_be_tried_again(stage):
     assert loaded == sorted(loaded) and loaded[-1] == total
     assert {n for _, n in opened["told"]} == {total}
     assert opened["ids"] == tokenizer().encode("def")
+
+
+def test_a_page_that_allows_no_worker_says_so(stage):
+    page = stage.empty_page()
+    page.evaluate(
+        """() => {
+            const meta = document.createElement("meta");
+            meta.httpEquiv = "Content-Security-Policy";
+            meta.content = "worker-src 'none'";
+            document.head.append(meta);
+        }"""
+    )
+    for _ in range(2):
+        assert "cannot run the model" in page.evaluate(OPEN, {"page": 1})["error"]
+    stage.troubles.clear()  # the browser's own line about the worker

@@ -100,9 +100,11 @@ function startWorker(onFailure) {
   const thread = new Worker(address, { type: "module" });
   const waiting = new Map();
   let lastId = 0;
+  let failure;
   const post = (name, asked, transfer, onEvent) => {
     const id = ++lastId;
     const done = new Promise((resolve, reject) => {
+      if (failure) throw failure;
       waiting.set(id, { resolve, reject, onEvent });
       thread.postMessage({ id, name, asked }, transfer);
     });
@@ -117,8 +119,8 @@ function startWorker(onFailure) {
   };
   // Errors of requests come as messages; this is a worker that does not run at all.
   thread.onerror = ({ message }) => {
-    const error = new Error(`The browser cannot run the model: ${message ?? "no worker started"}.`);
-    for (const { reject } of waiting.values()) reject(error);
+    failure = new Error(`The browser cannot run the model: ${message ?? "no worker started"}.`);
+    for (const { reject } of waiting.values()) reject(failure);
     onFailure();
   };
   return {
