@@ -11,7 +11,7 @@ export function writtenText(nodes) {
   const prompt = make("span", { class: "ft-given" });
   const words = make("span");
   const box = { class: "ft-output", tabindex: "0", role: "region", "aria-label": "The text" };
-  const element = make("div", box, prompt, words);
+  const element = make("div", box, make("div", {}, prompt, words));
   let unseen = [];
   return {
     element,
@@ -23,10 +23,8 @@ export function writtenText(nodes) {
     add: (item) => unseen.push(item),
     flush: () => {
       if (!unseen.length) return;
-      const atEnd = element.scrollTop + element.clientHeight >= element.scrollHeight - 40;
       words.append(...unseen.flatMap(nodes));
       unseen = [];
-      if (atEnd) element.scrollTop = element.scrollHeight;
     },
   };
 }
