@@ -377,3 +377,28 @@ def test_a_config_that_does_not_fit_together():
         from_hf_config(LLAMA | {"num_key_value_heads": 3})
     with pytest.raises(ValueError, match=r"vocab_size must be an integer.*'32000'"):
         from_hf_config(LLAMA | {"vocab_size": "32000"})
+
+
+@pytest.mark.parametrize(
+    ("model_type", "key", "value", "kind"),
+    [
+        ("llama", "rope_scaling", 8, "an object"),
+        ("llama", "rope_parameters", [1], "an object"),
+        ("gpt_oss", "layer_types", "sliding_attention", "a list"),
+        ("gpt_oss", "max_window_layers", "3", "an integer of at least 0"),
+        ("gpt_oss", "sliding_window_pattern", 0, "an integer of at least 1"),
+        ("qwen3_moe", "mlp_only_layers", 2, "a list"),
+        ("qwen3_moe", "decoder_sparse_step", 0, "an integer of at least 1"),
+        ("deepseek_v3", "first_k_dense_replace", "3", "an integer of at least 0"),
+        ("deepseek_v3", "qk_rope_head_dim", 64.0, "an integer of at least 1"),
+    ],
+)
+def test_a_value_of_another_kind_is_named(model_type, key, value, kind):
+    with pytest.raises(ValueError) as caught:
+        from_hf_config({"model_type": model_type, key: value})
+    assert str(caught.value) == f"config: {key} must be {kind}, got {value!r}"
+
+
+def test_a_missing_head_size_is_named():
+    with pytest.raises(ValueError, match="qk_nope_head_dim is missing"):
+        from_hf_config({"model_type": "deepseek_v3", "qk_nope_head_dim": None})

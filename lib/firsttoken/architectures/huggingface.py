@@ -1,7 +1,7 @@
 """Read the shape of a model from its Hugging Face `config.json`."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -72,7 +72,7 @@ def _common_fields(values: dict[str, Any]) -> dict[str, Any]:
     kv_heads, head_dim = values["num_key_value_heads"], values["head_dim"]
     rope_theta, rope_scaling = _rope(values)
     return {
-        "name": values["_name_or_path"] or values["model_type"],
+        "name": str(values["_name_or_path"] or values["model_type"]),
         "n_layers": values["num_hidden_layers"],
         "d_model": width,
         "n_heads": heads,
@@ -91,10 +91,10 @@ def _common_fields(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rope(values: dict[str, Any]) -> tuple[float | None, dict[str, Any] | None]:
-    scaling = dict(values["rope_parameters"] or {})
+    scaling = dict(_expect(values, "rope_parameters", Mapping) or {})
     if "full_attention" in scaling:
-        scaling = dict(scaling["full_attention"])
-    scaling |= values["rope_scaling"] or {}
+        scaling = dict(_expect(scaling, "full_attention", Mapping) or {})
+    scaling |= _expect(values, "rope_scaling", Mapping) or {}
     theta = scaling.pop("rope_theta", values["rope_theta"])
     kind = scaling.pop("type", "default")  # the older name of rope_type
     scaling = {"rope_type": kind} | scaling
@@ -103,15 +103,17 @@ def _rope(values: dict[str, Any]) -> tuple[float | None, dict[str, Any] | None]:
 
 def _windows(values: dict[str, Any]) -> dict[str, Any]:
     window, layers = values["sliding_window"], range(values["num_hidden_layers"])
-    kinds, full_from = values["layer_types"], values["max_window_layers"]
     if window is None or not values["use_sliding_window"]:
         return {}
+    kinds = _expect(values, "layer_types", Sequence)
+    full_from = _expect(values, "max_window_layers", int)
+    period = _expect(values, "sliding_window_pattern", int, at_least=1)
     if kinds is not None:
         local = [i for i, kind in enumerate(kinds) if kind == "sliding_attention"]
     elif full_from is not None:
         local = [i for i in layers if i >= full_from]
-    elif values["sliding_window_pattern"] is not None:
-        local = [i for i in layers if (i + 1) % values["sliding_window_pattern"]]
+    elif period is not None:
+        local = [i for i in layers if (i + 1) % period]
     else:
         return {"window": window}
     return {"window": window, "local_layers": tuple(local)} if local else {}
@@ -136,8 +138,9 @@ def _gpt_fields(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _moe_fields(values: dict[str, Any]) -> dict[str, Any]:
-    experts, step = values["num_local_experts"], values["decoder_sparse_step"]
-    skipped = values["mlp_only_layers"] or ()
+    experts = values["num_local_experts"]
+    step = _expect(values, "decoder_sparse_step", int, at_least=1) or 1
+    skipped = _expect(values, "mlp_only_layers", Sequence) or ()
     layers = range(values["num_hidden_layers"])
     sparse = [i for i in layers if i not in skipped and experts and (i + 1) % step == 0]
     if not sparse:
@@ -152,7 +155,10 @@ def _moe_fields(values: dict[str, Any]) -> dict[str, Any]:
 
 def _deepseek_fields(values: dict[str, Any]) -> dict[str, Any]:
     n_layers = values["num_hidden_layers"]
-    dense = min(values["first_k_dense_replace"], n_layers)
+    dense = min(_expect(values, "first_k_dense_replace", int) or 0, n_layers)
+    for key in ("qk_nope_head_dim", "qk_rope_head_dim"):
+        if _expect(values, key, int, at_least=1) is None:
+            raise ValueError(f"config: {key} is missing, expected the elements per head")
     latent = {
         "n_kv_heads": values["num_attention_heads"],  # the latent is expanded for every head
         "head_dim": values["qk_nope_head_dim"] + values["qk_rope_head_dim"],
@@ -172,6 +178,16 @@ def _deepseek_fields(values: dict[str, Any]) -> dict[str, Any]:
         "expert_d_ff": values["moe_intermediate_size"],
         "n_dense_layers": dense,
     }
+
+
+def _expect(values: Mapping[str, Any], key: str, kind: type, at_least: int = 0) -> Any:
+    """Return what a config says, which may be nothing; raise where it is of another kind."""
+    value = values[key]
+    right = isinstance(value, kind) and not isinstance(value, (bool, str))
+    if value is None or (right and (kind is not int or value >= at_least)):
+        return value
+    words = {Mapping: "an object", Sequence: "a list", int: f"an integer of at least {at_least}"}
+    raise ValueError(f"config: {key} must be {words[kind]}, got {value!r}")
 
 
 # One name per quantity: model types that call it something else are translated first.
