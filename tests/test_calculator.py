@@ -2,9 +2,11 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
+from calculator import page
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -166,3 +168,86 @@ def test_a_config_that_says_nothing_is_refused(text, words):
     with pytest.raises(ValueError) as caught:
         read_config(text)
     assert words in str(caught.value)
+
+
+# --- what the page of the website writes
+
+
+UNITS = {"GB": 1e9, "MB": 1e6, "GiB": 2**30, "MiB": 2**20, "s": 1, "ms": 1e-3, "µs": 1e-6}
+
+
+def printed(html: str) -> list[str]:
+    """Return the text of each cell and fact of a page, in order."""
+    return [
+        re.sub(r"<small>.*?</small>", "", cell)
+        for cell in re.findall(r"<(?:dd|td)>(.*?)</(?:dd|td)>", html)
+    ]
+
+
+def value(text: str) -> float:
+    """Return what a printed number says, in bytes, seconds, dollars or as it is."""
+    number, _, unit = text.strip("$").partition(" ")
+    return float(number.replace(",", "")) * UNITS.get(unit, 1)
+
+
+@pytest.mark.parametrize("n_devices", [1, 8])
+@pytest.mark.parametrize(
+    ("model", "context"), [("Llama-3.1-70B", 8192), ("DeepSeek-V3", 100), ("Gemma-3-27B", 131072)]
+)
+def test_the_page_prints_what_the_plan_says(model, context, n_devices):
+    """Every number of the facts and of both tables, to the digits that are shown."""
+    settings = page.START | {"model": model, "context": str(context), "n_devices": str(n_devices)}
+    html = json.loads(page.answer(json.dumps(settings | {"dollars_per_hour": "2.5"})))["results"]
+    found = plan(ARCHITECTURES[model], H100, n_devices, 32, context, dollars_per_hour=2.5)
+    step, money = found.steps["layers"], found.dollars_per_million
+    expected = [found.max_batch, found.max_context, step.step_s, step.tokens_per_s]
+    expected += [1 / step.step_s, found.prefill_s, money["layers"]]
+    for name in MODELS:
+        expected += [found.steps[name].step_s, found.steps[name].tokens_per_s, money[name]]
+    together = found.weights_bytes + found.cache_bytes
+    for size in (found.weights_bytes, found.cache_bytes, together, n_devices * 80e9):
+        expected += [size, size]
+    cells = [value(cell) for cell in printed(html) if cell]
+    assert cells == pytest.approx(expected, rel=6e-3)
+    verdict = re.search(r"<strong>(.*?): ([\d.,]+ GB) of ([\d.,]+ GB)", html)
+    assert verdict[1] == ("Fits" if found.fits else "Does not fit")
+    assert value(verdict[2]) == pytest.approx(found.device_bytes, rel=6e-3)
+    assert value(verdict[3]) == 80e9
+
+
+@given(end=st.floats(1.01, 1e15))
+def test_an_axis_has_a_few_round_numbers(end):
+    places = page.ticks(end)
+    assert 3 <= len(places) <= 7 and places[-1] <= end * (1 + 1e-9)
+    assert all(f"{place:.0e}"[0] in "123456789" for place in places)
+    step = places[0]
+    assert f"{step:.6e}"[0] in "125" and float(f"{step:.0e}") == pytest.approx(step)
+
+
+def test_the_picture_s_wall_is_at_the_memory():
+    """The line of memory crosses the stack at the largest batch, in the picture's own pixels."""
+    found = plan(LLAMA_8B, H100, 1, 32, 8192)
+    drawn = page.picture("batch", found.cache_by_batch, found, 80e9, 32)
+    wall = float(re.search(r'class="ft-wall" d="M[\d.]+ ([\d.]+)H', drawn)[1])
+    corners = re.search(r'class="ft-cache" points="([^"]+)"', drawn)[1].split()[1:-1]
+    (x0, y0), (x1, y1) = ([float(n) for n in corner.split(",")] for corner in corners)
+    end = found.cache_by_batch[-1][0]
+    crossing = (wall - y0) / (y1 - y0) * end
+    assert x1 - x0 == page.RIGHT - page.LEFT
+    assert found.max_batch <= crossing < found.max_batch + 1
+    assert "The largest that fits is 59." in drawn
+
+
+@pytest.mark.parametrize("name", ["n_devices", "batch", "context", "dtype", "kv_dtype"])
+def test_a_wrong_setting_names_its_field(name):
+    """Whatever a link brings."""
+    for bad in ("", "x", "1e400", "-1", "9" * 400):
+        answer = json.loads(page.answer(json.dumps({name: bad})))
+        assert set(answer) == {"field", "problem"}
+        assert answer["field"] == (name if bad != "9" * 400 or name.endswith("dtype") else "")
+
+
+def test_the_page_opens_with_an_example_and_loads_no_script_without_a_place():
+    html = page.page()
+    assert "<script" not in html and "<form" not in html and "ft-verdict" in html
+    assert '<script type="module" src="../x/calculator.js">' in page.page("../x/", 1, 1)

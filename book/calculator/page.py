@@ -312,7 +312,7 @@ def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> s
 
 def size(n_bytes: float, kind: str = "B") -> str:
     """Return a size in GB or, for what is small beside a device, in MB; "iB": in GiB or MiB."""
-    return format_bytes(n_bytes, f"{'G' if n_bytes >= 1e8 or n_bytes == 0 else 'M'}{kind}")
+    return format_bytes(n_bytes, f"{'G' if n_bytes >= 1e9 else 'M'}{kind}")
 
 
 def rate(per_s: float) -> str:
@@ -391,7 +391,7 @@ AXES = {"batch": "batch", "context": "context (tokens per request)"}
 
 
 def ticks(end: float) -> list[float]:
-    """Return three to six round numbers up to `end`."""
+    """Return three to seven round numbers up to `end`."""
     power = 10 ** math.floor(math.log10(end / 3))
     step = max(power * factor for factor in (1, 2, 5) if power * factor <= end / 3)
     return [step * i for i in range(1, int(end / step) + 1)]
