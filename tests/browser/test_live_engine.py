@@ -388,7 +388,7 @@ def test_a_damaged_file_is_named_and_the_page_goes_on(stage, damage):
     ask = "(ids, model) => window.engine.logits({model, ids})"
     with another(stage.assets / f"{name}.gz", damaged):
         assert failure(page, '() => window.engine.need("draft")') == (
-            f"{name} {message.format(size=len(damaged))}. Reload the page to fetch it again."
+            f"{name} {message.format(size=len(damaged))}. Trying again fetches it anew."
         )
     np.testing.assert_allclose(logits(page, ask, ids, "target"), load_model()([ids])[0], atol=1e-4)
     page.evaluate('window.host.forget().then(() => window.engine.need("draft"))')

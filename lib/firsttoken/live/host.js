@@ -3,7 +3,7 @@
 // `forget()`, after which nothing is taken from what the browser keeps.
 
 const CACHE = "first-token-live-";
-const KERNEL_SILENT_MS = 20_000;
+const KERNEL_SILENT_MS = 10_000;
 
 export function siteHost(root) {
   const place = new URL(

@@ -5,7 +5,7 @@ import { kernelHost, siteHost } from "./host.js";
 import { cache } from "./views/cache.js";
 import { inside } from "./views/inside.js";
 import { nextToken } from "./views/next_token.js";
-import { waiting } from "./views/parts.js";
+import { isFocusFree, waiting } from "./views/parts.js";
 import { speculation } from "./views/speculation.js";
 import { surprise } from "./views/surprise.js";
 import frame from "./loader.css";
@@ -52,6 +52,7 @@ async function untilLoaded(wait, host, withDraft) {
 // The button that had the focus is gone: typing goes on in the view. Where a finger points, a
 // keyboard on the screen would hide half of it, so there only the view itself is focused.
 function focusInside(root) {
+  if (!isFocusFree(root)) return; // the reader is elsewhere by now
   const field = root.querySelector("textarea, input, button");
   const finger = matchMedia("(pointer: coarse)").matches;
   root.tabIndex = -1;
@@ -78,11 +79,16 @@ export function mount(root) {
   return start(root, root.dataset.view, siteHost(root), shared);
 }
 
+// What is pressed on a button or slider is no command to JupyterLab, which knows that of text only.
+function keepKeys({ target }) {
+  if (!target.matches(":read-write")) target.dataset.lmSuppressShortcuts = "true";
+}
+
 function render({ model, el }) {
   addStyle("ft-live-frame", frame);
   const root = document.createElement("div");
   root.className = "ft-live";
-  root.dataset.lmSuppressShortcuts = "true"; // keys pressed in here are not JupyterLab's
+  root.addEventListener("focusin", keepKeys);
   root.innerHTML = model.get("still");
   el.append(root);
   const ends = [];

@@ -26,7 +26,7 @@ from firsttoken.speculative import Round
 from firsttoken.tokenizer import tokenizer
 
 _N_BARS = 10
-_TEXT_SHOWN = 48  # characters of a text that a title has room for
+_TEXT_SHOWN = 40  # characters of a text that a title has room for
 _MOST_INSIDE = 96  # tokens, as in views/inside.js: of a longer text the last ones
 # What became of a drafted token, as in live.css.
 _DRAFT, _TARGET = plots.COLORS["draft"], plots.COLORS["target"]
@@ -100,12 +100,12 @@ def next_token(settings: Mapping[str, Any]) -> str:
     before, after = softmax(logits), next_token_distribution(logits, params, ids)
     top = np.argsort(-before, kind="stable")[:_N_BARS]
     with plt.rc_context(plots.STYLE):
-        fig, ax = plt.subplots(figsize=(5.0, 3.0))
+        fig, ax = plt.subplots(figsize=(4.4, 3.3))
         _draw_bars(ax, [piece(i) for i in top], 100 * before[top], 100 * after[top])
         text = settings["text"]
         cut = "…" if len(text) > _TEXT_SHOWN else ""
-        ax.set_title(f"after  {cut}{visible(text[-_TEXT_SHOWN:])}", family="monospace")
-        fig.subplots_adjust(left=0.24)
+        ax.set_title(f"{cut}{visible(text[-_TEXT_SHOWN:])}", family="monospace", x=-0.2)
+        fig.subplots_adjust(left=0.2, bottom=0.2)
     chances = ", ".join(
         f"{piece(i)} {before[i]:.1%}" + ("" if after[i] else ", dropped") for i in top
     )
@@ -126,7 +126,7 @@ def _draw_bars(ax: plt.Axes, names: list[str], before: np.ndarray, after: np.nda
     ax.set_yticks(places, names, family="monospace")
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
-    ax.set_xlabel("probability in %: pale as the model says, strong with the settings")
+    ax.set_xlabel("probability in %\npale: the model's, strong: with the settings")
 
 
 def inside(settings: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ export async function unpack(bytes, name, entry) {
   return file.buffer;
 }
 
-const AGAIN = "Reload the page to fetch it again.";
+const AGAIN = "Trying again fetches it anew.";
 
 async function decompressed(bytes, name) {
   try {

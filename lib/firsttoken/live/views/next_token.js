@@ -32,6 +32,7 @@ export function nextToken(root, engine, shared) {
   let past = []; // how many there were before each step that can be taken back
   let reading; // a text whose tokens are not yet known
   let writing; // the handle of the engine's job
+  let awaited = false; // whether the next answer is to be spoken
   let ended = false;
 
   const params = () =>
@@ -64,7 +65,7 @@ export function nextToken(root, engine, shared) {
   const counts = make("p", { class: "ft-counts" });
   const knobs = sliders(settings, (changes) => {
     change(changes);
-    predict();
+    tried();
   });
   const seed = numberField("Seed", { min: 0, max: 2 ** 32 - 1, value: settings.seed }, (n) =>
     change({ seed: n }),
@@ -82,7 +83,7 @@ export function nextToken(root, engine, shared) {
   const reset = button("Reset settings", () => {
     change(NEUTRAL);
     knobs.set(settings);
-    predict();
+    tried();
   });
   root.append(
     make("div", {}, field.element, legend),
@@ -179,6 +180,12 @@ export function nextToken(root, engine, shared) {
     grown();
   }
 
+  // A setting was changed: what comes of it is spoken, too.
+  function tried() {
+    awaited = true;
+    predict();
+  }
+
   const isFull = () => ids.length >= context;
   const sayFull = () =>
     line.say(
@@ -201,7 +208,8 @@ export function nextToken(root, engine, shared) {
       `${found.n_kept.toLocaleString("en")} of ${n_vocab.toLocaleString("en")} tokens kept. ` +
       `Entropy: ${found.entropy_bits.toFixed(2)} bits, ` +
       `with your settings ${found.kept_entropy_bits.toFixed(2)}.`;
-    line.speak(counts.textContent);
+    if (awaited) line.speak(counts.textContent);
+    awaited = false;
   });
 
   // Paint the text as it is by now: one request at a time, and at most one in a frame.

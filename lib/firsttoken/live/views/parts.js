@@ -3,6 +3,8 @@
 
 export const END = "<|endoftext|>"; // the token between two texts
 const ANNOUNCED_EVERY_MS = 3000; // a screen reader needs time to finish a sentence
+// A notebook loads this module once per widget: each numbers its own fields.
+const MODULE = Math.random().toString(36).slice(2, 8);
 let n_ids = 0;
 
 // An element with attributes and children; an attribute that is false or undefined is left out.
@@ -284,7 +286,8 @@ export function waiting(root) {
   const place = root.querySelector(".ft-live-try") ?? root.appendChild(make("p"));
   const bar = make("progress", { "aria-label": "Loading the model", max: 1, value: 0 });
   const amount = make("span", { class: "ft-readout" });
-  place.replaceChildren(make("span", { class: "ft-loading" }, bar, amount));
+  const loading = make("span", { class: "ft-loading" }, bar, amount);
+  place.replaceChildren(loading);
   return {
     progress: (loaded, total) => {
       bar.max = total;
@@ -294,14 +297,24 @@ export function waiting(root) {
     done: () => root.replaceChildren(),
     failed: (error, again) => {
       const words = make("span", { role: "alert" }, error.message);
-      const retry = button("Try again", again, { primary: true });
+      const tryAgain = () => {
+        place.replaceChildren(loading);
+        again();
+      };
+      const retry = button("Try again", tryAgain, { primary: true });
       place.replaceChildren(make("span", { class: "ft-failed" }, words, retry));
-      retry.focus({ preventScroll: true });
+      if (isFocusFree(root)) retry.focus({ preventScroll: true });
     },
   };
 }
 
+// Whether nobody would miss the focus: it is in the view, or was on what is gone by now.
+export function isFocusFree(root) {
+  const { activeElement, body } = document;
+  return activeElement === body || root.contains(activeElement);
+}
+
 function newId() {
   n_ids += 1;
-  return `ft-live-${n_ids}`;
+  return `ft-live-${MODULE}-${n_ids}`;
 }
