@@ -1,0 +1,444 @@
+"""The live views as a reader meets them: by mouse, finger and keyboard, and when files are missing.
+
+What they show is compared with the library.
+"""
+
+import gzip
+import re
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page, expect
+
+from browser.test_pages import AXE, WIDTH
+from browser.visit import SCREENS, SETTLED
+from firsttoken import live
+from firsttoken.generate import generate
+from firsttoken.live import assets
+from firsttoken.llama import load_model
+from firsttoken.sampling import SamplingParams, next_token_distribution, softmax
+from firsttoken.tokenizer import tokenizer
+
+VIEWS = {name: getattr(live, name) for name in live.__all__ if name != "View"}
+TEXT = "def is_prime(n):\n    "
+ENDS = 'if __name__ == "__main__":\n    main()\n'  # the likeliest next token ends the text
+LOADED_MS = 60_000  # on a busy machine; nothing here measures that
+MAX_MEMORY_BYTES = 200_000_000
+SERIOUS = """async () => (await axe.run(document, {preload: false})).violations
+    .filter(v => ["serious", "critical"].includes(v.impact))
+    .map(v => v.id + ": " + v.nodes.map(n => n.html.slice(0, 200)).join(" | "))"""
+# Targets of a finger; a slider's room is its own height.
+SMALL = """() => [...document.querySelectorAll(".ft-live :is(button, input, textarea, summary)")]
+    .filter(node => node.offsetParent && node.getBoundingClientRect().height < 39.5)
+    .map(node => node.outerHTML.slice(0, 120))"""
+
+pytestmark = pytest.mark.browser
+
+
+def start(page: Page, how: str = "click"):
+    """Start the first view of a page and return it."""
+    view = page.locator(".ft-live").first
+    button = view.get_by_role("button", name="Try it")
+    if how == "key":
+        button.press("Enter")
+    else:
+        button.tap() if how == "tap" else button.click()
+    expect(view).to_have_attribute("role", "group")
+    expect(view.locator(".ft-live-try")).to_have_count(0, timeout=LOADED_MS)
+    return view
+
+
+def settled_bars(view) -> None:
+    expect(view.locator(".ft-counts")).to_contain_text("tokens kept")
+
+
+def distribution(ids, **settings):
+    """Return the library's probabilities before and after some settings."""
+    logits = load_model("target")([ids or [tokenizer().eos_id]])[0, -1]
+    return softmax(logits), next_token_distribution(logits, SamplingParams(**settings), ids)
+
+
+def percent(p: float) -> str:
+    return "0 %" if p == 0 else "<0.1 %" if p < 0.001 else f"{100 * p:.1f} %"
+
+
+def expected_bars(ids, **settings) -> list[str]:
+    """Return the two numbers of each bar, as the library has them."""
+    before, after = distribution(ids, **settings)
+    top = np.argsort(-before, kind="stable")[:10]
+    return [f"{percent(before[i])} {percent(after[i]) if after[i] else 'dropped'}" for i in top]
+
+
+def shown_bars(view) -> list[str]:
+    return view.locator(".ft-bars li:not([hidden])").evaluate_all(
+        """rows => rows.map(row => [".ft-before", ".ft-after"]
+            .map(place => row.querySelector(place).innerText).join(" "))"""
+    )
+
+
+def written(text: str, **settings) -> str:
+    """Return what the library writes behind a text."""
+    ids = generate(load_model("target"), tokenizer().encode(text), SamplingParams(**settings)).ids
+    return tokenizer().decode(ids)
+
+
+# --- every view -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("name", VIEWS)
+def test_view_has_no_barrier(stage, name, screen):
+    """Before the start and after it, in both themes: nothing too wide, nothing that axe finds."""
+    page = stage.open(VIEWS[name](), screen=screen)
+    page.add_script_tag(path=str(AXE))
+    for started in (False, True):
+        if started:
+            start(page)
+            page.wait_for_timeout(1000)  # its first answer has come
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            page.evaluate(SETTLED)
+            assert page.evaluate(SERIOUS) == [], (started, theme)
+        assert page.evaluate(WIDTH) <= SCREENS[screen]["width"]
+        if screen == "phone":
+            assert page.evaluate(SMALL) == []
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_still_stands_without_a_script(stage, name):
+    page = stage.open(VIEWS[name](), java_script_enabled=False)
+    expect(page.get_by_role("img").first).to_be_visible()
+    expect(page.locator(".ft-live-start")).to_be_hidden()
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_nothing_is_loaded_before_the_start(stage, name):
+    page = stage.open(VIEWS[name]())
+    loaded = "() => performance.getEntriesByType('resource').map(entry => entry.name)"
+    page.wait_for_timeout(500)
+    assert not [url for url in page.evaluate(loaded) if "_static" in url]
+
+
+def test_views_of_a_page_share_a_worker(stage):
+    page = stage.open(live.next_token(), live.next_token("class "))
+    for view in page.locator(".ft-live").all():
+        view.get_by_role("button", name="Try it").click()
+    expect(page.get_by_label("Your text")).to_have_count(2)
+    assert len(page.workers) == 1
+
+
+@pytest.mark.parametrize(("how", "screen"), [("key", "desktop"), ("click", "desktop")])
+def test_focus_goes_into_the_view(stage, how, screen):
+    """The button is gone; who pressed it goes on typing."""
+    view = start(stage.open(live.next_token(), screen=screen), how)
+    expect(view.get_by_label("Your text")).to_be_focused()
+
+
+# --- the next token -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"temperature": 0.0},
+        {"temperature": 0.7, "top_k": 6},
+        {"top_p": 0.5},
+        {"min_p": 0.1, "repetition_penalty": 1.5},
+        {"temperature": 2.0, "top_k": 30, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.2},
+    ],
+)
+def test_bars_are_the_librarys(stage, settings):
+    view = start(stage.open(live.next_token(TEXT, **settings)))
+    settled_bars(view)
+    ids = tokenizer().encode(TEXT)
+    assert shown_bars(view) == expected_bars(ids, **settings)
+    before, after = distribution(ids, **settings)
+
+    def bits(p):
+        return -sum(x * np.log2(x) for x in p.astype(np.float64) if x > 0)
+
+    counts = view.locator(".ft-counts").inner_text()
+    n_kept, n_vocab, *entropies = re.findall(r"\d[\d,]*(?:\.\d+)?", counts)
+    assert (n_kept, n_vocab) == (f"{np.count_nonzero(after):,}", "1,024")
+    assert [float(x) for x in entropies] == pytest.approx([bits(before), bits(after)], abs=0.006)
+
+
+KNOBS = {
+    # label: (setting, keys, the value they lead to, how it is read)
+    "Temperature": ("temperature", ["Home"], 0.0, "0, greedy"),
+    "Top-k": ("top_k", ["Home", "ArrowRight", "ArrowRight", "ArrowRight"], 3, "3"),
+    "Top-p": ("top_p", ["End", "PageDown", "PageDown"], None, None),
+    "Min-p": ("min_p", ["Home", "ArrowRight", "ArrowRight"], 0.02, "0.02"),
+    "Repetition penalty": ("repetition_penalty", ["Home", "ArrowRight"], 1.05, "1.05"),
+}
+
+
+@pytest.mark.parametrize("label", KNOBS)
+def test_slider_by_key(stage, label):
+    name, keys, value, words = KNOBS[label]
+    view = start(stage.open(live.next_token(TEXT)))
+    settled_bars(view)
+    knob = view.get_by_role("slider", name=label)
+    for key in keys:
+        knob.press(key)
+    value = float(knob.input_value()) if value is None else value
+    assert value != getattr(SamplingParams(), name)
+    if words:
+        assert knob.get_attribute("aria-valuetext") == words
+    settings = {name: int(value) if name == "top_k" else value}
+    expected = expected_bars(tokenizer().encode(TEXT), **settings)
+    assert expected != expected_bars(tokenizer().encode(TEXT))
+    wait_for_bars(view, expected)
+    view.get_by_role("button", name="Reset settings").press("Enter")
+    wait_for_bars(view, expected_bars(tokenizer().encode(TEXT)))
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_slider_by_pointer(stage, screen):
+    view = start(stage.open(live.next_token(TEXT), screen=screen))
+    settled_bars(view)
+    knob = view.get_by_role("slider", name="Top-k")
+    box = knob.bounding_box()
+    place = {"x": box["width"] * 0.3, "y": box["height"] / 2}
+    knob.tap(position=place) if screen == "phone" else knob.click(position=place)
+    k = int(knob.input_value())
+    assert 20 < k < 40
+    expect(view.locator(".ft-counts")).to_contain_text(f"{k} of 1,024 tokens kept")
+
+
+def wait_for_bars(view, expected) -> None:
+    for _ in range(100):
+        if shown_bars(view) == expected:
+            return
+        view.page.wait_for_timeout(50)
+    assert shown_bars(view) == expected
+
+
+@pytest.mark.parametrize("how", ["click", "key", "tap"])
+def test_a_token_is_appended_as_it_is(stage, how):
+    """The text would be cut into other tokens; the reader's choice stays what it was."""
+    ids = tokenizer().encode(TEXT)
+    before, _ = distribution(ids)
+    top = np.argsort(-before, kind="stable")[:10].tolist()
+    place, token = next(
+        (place, i)
+        for place, i in enumerate(top)
+        if tokenizer().encode(TEXT + tokenizer().decode([i])) != [*ids, i]
+    )
+    view = start(stage.open(live.next_token(TEXT), screen="phone" if how == "tap" else "desktop"))
+    settled_bars(view)
+    row = view.get_by_role("button", name=re.compile("^Append")).nth(place)
+    {"click": row.click, "tap": row.tap, "key": lambda: row.press("Enter")}[how]()
+    field = view.get_by_label("Your text")
+    expect(field).to_have_value(TEXT + tokenizer().decode([token]))
+    wait_for_bars(view, expected_bars([*ids, token]))
+    text = TEXT + tokenizer().decode([token])
+    assert expected_bars([*ids, token]) != expected_bars(tokenizer().encode(text))
+    view.get_by_role("button", name="Undo").click()
+    expect(field).to_have_value(TEXT)
+    wait_for_bars(view, expected_bars(ids))
+
+
+@pytest.mark.parametrize(
+    ("how", "settings"),
+    [
+        ("click", {"seed": 3}),
+        ("key", {"temperature": 0.0}),
+        ("tap", {"temperature": 0.8, "top_k": 20, "repetition_penalty": 1.3, "seed": 2**32 - 1}),
+    ],
+)
+def test_generated_text_is_the_librarys(stage, how, settings):
+    given = {**settings, "max_tokens": 30}
+    screen = "phone" if how == "tap" else "desktop"
+    view = start(stage.open(live.next_token(TEXT, **given), screen=screen))
+    settled_bars(view)
+    button = view.get_by_role("button", name="Generate")
+    {"click": button.click, "tap": button.tap, "key": lambda: button.press("Space")}[how]()
+    field = view.get_by_label("Your text")
+    expect(field).to_have_value(TEXT + written(TEXT, **given))
+    expect(view.get_by_role("status")).to_contain_text(re.compile(r"^30 tokens in [\d.]+ s, \d+"))
+    n_typed = len(tokenizer().encode(TEXT))
+    expect(view.locator(".ft-behind .ft-typed")).to_have_count(n_typed)
+    expect(view.locator(".ft-behind .ft-written")).to_have_count(30)
+    assert view.locator(".ft-behind").inner_text().rstrip("\u200b") == field.input_value()
+    view.get_by_role("button", name="Undo").click()
+    expect(field).to_have_value(TEXT)
+
+
+def test_generation_is_stopped(stage):
+    view = start(stage.open(live.next_token(TEXT, max_tokens=480)))
+    settled_bars(view)
+    view.get_by_role("button", name="Generate").click()
+    view.get_by_role("button", name="Stop").click()
+    expect(view.get_by_role("status")).to_contain_text("You stopped it")
+    n_written = view.locator(".ft-behind .ft-written").count()
+    assert 0 < n_written < 480
+    view.page.wait_for_timeout(300)  # what came later would show now
+    assert view.locator(".ft-behind .ft-written").count() == n_written
+
+
+def test_an_edit_makes_all_text_the_readers(stage):
+    view = start(stage.open(live.next_token(TEXT, max_tokens=10)))
+    settled_bars(view)
+    view.get_by_role("button", name="Generate").click()
+    expect(view.locator(".ft-behind .ft-written")).to_have_count(10)
+    field = view.get_by_label("Your text")
+    field.press("Control+End")
+    field.press_sequentially("# é€")
+    text = field.input_value()
+    expect(view.locator(".ft-behind .ft-written")).to_have_count(0)
+    wait_for_bars(view, expected_bars(tokenizer().encode(text)))
+    expect(view.get_by_role("button", name="Undo")).to_have_attribute("aria-disabled", "true")
+
+
+def test_end_of_text_has_a_name(stage):
+    view = start(stage.open(live.next_token(ENDS, temperature=0.0)))
+    settled_bars(view)
+    expect(view.locator(".ft-bars li").first).to_contain_text("end of text")
+    view.get_by_role("button", name="Generate").click()
+    expect(view.get_by_role("status")).to_contain_text("The model ended the text here")
+    expect(view.get_by_label("Your text")).to_have_value(ENDS)
+    expect(view.locator(".ft-behind .ft-end")).to_have_count(1)
+
+
+def test_an_empty_text_is_the_beginning_of_one(stage):
+    view = start(stage.open(live.next_token("")))
+    settled_bars(view)
+    assert shown_bars(view) == expected_bars([tokenizer().eos_id])
+
+
+@pytest.mark.parametrize("n_tokens", [511, 512, 700])
+def test_a_full_context_is_told(stage, n_tokens):
+    view = start(stage.open(live.next_token(" a" * n_tokens, max_tokens=5)))
+    expect(view.locator(".ft-legend")).to_contain_text(f"{n_tokens} of 512 tokens")
+    view.get_by_role("button", name="Generate").click()
+    words = {511: "The model's context is full", 512: "512 tokens at most", 700: "has 700"}
+    expect(view.get_by_role("status")).to_contain_text(words[n_tokens])
+
+
+def test_a_wrong_seed_is_marked_and_not_used(stage):
+    view = start(stage.open(live.next_token(TEXT, seed=3, max_tokens=8)))
+    settled_bars(view)
+    seed = view.get_by_label("Seed", exact=True)
+    seed.fill("-1")
+    expect(seed).to_have_attribute("aria-invalid", "true")
+    view.get_by_role("button", name="Generate").click()
+    expected = written(TEXT, seed=3, max_tokens=8)
+    expect(view.get_by_label("Your text")).to_have_value(TEXT + expected)
+    seed.fill("4")
+    expect(seed).to_have_attribute("aria-invalid", "false")
+    view.get_by_role("button", name="New seed").click()
+    expect(view.get_by_role("status")).to_contain_text(f"Seed {seed.input_value()}")
+
+
+# While the model writes: frames, paints of the text and of the bars, and what is spoken.
+WATCH = """() => {
+    const seen = window.seen = {frames: [], text: 0, bars: 0, spoken: 0};
+    const count = (name, place) => new MutationObserver(() => { seen[name] += 1; })
+        .observe(document.querySelector(place),
+            {childList: true, subtree: true, characterData: true, attributes: true});
+    count("text", ".ft-behind");
+    count("bars", ".ft-bars");
+    count("spoken", ".ft-spoken");
+    const frame = now => { seen.frames.push(now); requestAnimationFrame(frame); };
+    requestAnimationFrame(frame);
+}"""
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_writing_paints_once_a_frame(stage, motion, record_property):
+    """Far fewer paints than tokens, next to nothing spoken, and bars at rest if motion disturbs."""
+    page = stage.open(live.next_token("import os\n", max_tokens=480), reduced_motion=motion)
+    view = start(page)
+    settled_bars(view)
+    page.wait_for_timeout(500)
+    page.evaluate(WATCH)
+    view.get_by_role("button", name="Generate").click()
+    expect(view.get_by_role("status")).to_contain_text("per second")
+    seen = page.evaluate("() => window.seen")
+    gaps = np.diff(seen["frames"])
+    record_property(
+        "measured",
+        f"next_token writing ({motion}): {1000 / np.median(gaps):.0f} frames per second, "
+        f"longest gap {gaps.max():.0f} ms; {view.get_by_role('status').inner_text()}",
+    )
+    assert 0 < seen["text"] <= len(seen["frames"])
+    assert seen["spoken"] <= 3
+    if motion == "reduce":
+        assert seen["bars"] <= 2  # the last one, after the end
+
+
+# --- when files are missing -----------------------------------------------------------------------
+
+
+@contextmanager
+def harmed(stage, name: str, how: str):
+    """Remove, cut or alter a file of the site, and mend it afterwards."""
+    path = stage.assets / name
+    sound = path.read_bytes()
+    if how == "missing":
+        path.unlink()
+    elif how == "cut":
+        path.write_bytes(sound[: len(sound) // 2])
+    else:
+        content = bytearray(gzip.decompress(sound))
+        content[-1] ^= 1
+        path.write_bytes(gzip.compress(bytes(content)))
+    yield
+    path.write_bytes(sound)
+
+
+@pytest.mark.parametrize("how", ["missing", "cut", "altered"])
+@pytest.mark.parametrize("name", ["target/model.safetensors.gz", "tokenizer.json.gz"])
+def test_a_harmed_file_is_told_and_tried_again(stage, name, how):
+    page = stage.open(live.next_token(TEXT))
+    view = page.locator(".ft-live")
+    with harmed(stage, name, how):
+        view.get_by_role("button", name="Try it").click()
+        message = view.get_by_role("alert")
+        expect(message).to_contain_text(name.removesuffix(".gz"))
+        expect(view.get_by_role("img")).to_be_visible()  # the figure stands
+        again = view.get_by_role("button", name="Try again")
+        expect(again).to_be_focused()
+    again.press("Enter")
+    settled_bars(view)
+    assert shown_bars(view) == expected_bars(tokenizer().encode(TEXT))
+    stage.troubles[:] = [t for t in stage.troubles if "404" not in t]
+
+
+def test_a_missing_script_is_told_and_tried_again(stage):
+    page = stage.open(live.next_token(TEXT))
+    view = page.locator(".ft-live")
+    with harmed(stage, "live.js", "missing"):
+        view.get_by_role("button", name="Try it").click()
+        expect(view.get_by_role("alert")).to_contain_text("could not be loaded")
+    view.get_by_role("button", name="Try it").click()
+    settled_bars(view)
+    stage.troubles[:] = [t for t in stage.troubles if "404" not in t]
+
+
+def test_a_second_visit_loads_no_weights(stage):
+    """After a reload, and in another tab, they come from the browser; old ones are deleted."""
+    page = stage.open(live.next_token(TEXT))
+    page.evaluate("async () => { await caches.open('first-token-live-old'); }")
+    settled_bars(start(page))
+    assert page.evaluate("() => caches.keys()") == [f"first-token-live-{assets.version()}"]
+    for other in (page, page.context.new_page()):
+        other.goto(page.url)
+        asked = []
+        other.on("request", lambda request, asked=asked: asked.append(request.url))
+        settled_bars(start(other))
+        assert not [url for url in asked if url.endswith(".gz")]
+
+
+def test_memory_is_small(stage, record_property):
+    """All that the models take, both loaded and the longest text written."""
+    page = stage.engine(draft=True)
+    page.evaluate(
+        "async () => { await engine.write({ids: [0], params: {}, max_tokens: 511}).done; }"
+    )
+    used = page.evaluate("() => engine.stats()")["memory_bytes"]
+    record_property("measured", f"memory of both models and their caches: {used / 1e6:.0f} MB")
+    assert 0 < used <= MAX_MEMORY_BYTES
