@@ -13,6 +13,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from browser.lab import context, lab, lab_home  # noqa: F401 (fixtures)
 from browser.playground import Stage, served_stage
 from browser.visit import PAGES, SITE
 
