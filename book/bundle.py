@@ -47,7 +47,7 @@ def esbuild(source: Path, target: Path, *loaders: str) -> None:
         "--format=esm",
         "--target=es2022",
         "--charset=utf8",
-        "--legal-comments=none",
+        "--legal-comments=eof",
         "--log-level=warning",
         f"--alias:built={PARTS}",
         *loaders,

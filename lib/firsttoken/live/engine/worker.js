@@ -1,5 +1,7 @@
 // The worker: it holds tokenizer and models, and answers the page. See client.js for the messages'
 // other end.
+/*! With parts of @huggingface/tokenizers, Apache License 2.0, and of @noble/hashes, MIT License,
+    (c) 2022 Paul Miller. */
 import { checkIds, checkIndex } from "./checks.js";
 import { likeliest, speculate, write } from "./generate.js";
 import { createModel } from "./llama.js";
