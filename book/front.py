@@ -78,7 +78,7 @@ def writing(view: View, max_tokens: int) -> str:
     figure = (
         f'<div class="ft-writing" style="--n:{len(made.pieces)}">'
         f'<code class="visually-hidden">{html.escape(text)}</code>'
-        f'<pre class="ft-written" aria-hidden="true">{tokens}</pre>'
+        f'<div class="ft-written" aria-hidden="true">{tokens}</div>'
         f'<div class="ft-guesses" role="img" aria-label="Likeliest after this text: {last}.">'
         f"<p>What comes next?</p>{frames}</div>"
         '<label class="ft-pause"><input type="checkbox" autocomplete="off"/> Pause</label></div>'
