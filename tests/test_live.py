@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from firsttoken import live
+from firsttoken.evaluation import bits_per_byte
 from firsttoken.generate import speculative_generate
+from firsttoken.inspection import look_inside
 from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.live import assets, stills, views
 from firsttoken.llama import load_model
@@ -172,6 +174,56 @@ def test_next_token_still_shows_the_librarys_numbers():
         words = f"{stills.piece(token)} {softmax(logits)[token]:.1%}"
         assert words + ("" if kept[token] else ", dropped") in picture["aria-label"]
     assert "keep 6 of 1,024 tokens" in picture["aria-label"]
+
+
+def test_inside_still_shows_what_the_copying_head_reads():
+    """By default, that is "fo", the name after the bracket before; and without the head …"""
+    ids = [tokenizer().eos_id, *tokenizer().encode(views.PROGRAM)]
+    for silenced in ([], [(5, 3)]):
+        seen = look_inside(load_model("target"), ids, silenced)
+        (picture,) = pictures(live.inside(silenced=silenced).still)
+        share, p = seen.attention[5, 3, -1, 13], seen.next.max()
+        assert (
+            f"Layer 6, head 4: the last token, “(”, reads {100 * share:.1f} % from “fo”" in picture
+        )
+        assert f"expects “fo”, with {100 * p:.1f} %" in picture
+    assert p < 0.5
+
+
+@pytest.mark.parametrize("text", [views.LISTING, "größe", "def " * 400])
+def test_surprise_still_shows_the_bits_per_byte(text):
+    bits = bits_per_byte(load_model("target"), tokenizer(), text)
+    view = live.surprise(text)
+    (picture,) = pictures(view.still)
+    assert picture.startswith(f"{bits:.2f} bits per byte")
+    page = views.site_html(view.view, view.settings, view.still).encode()
+    assert len(gzip.compress(page)) <= MAX_STILL_BYTES
+
+
+def pictures(still: str) -> list[str]:
+    """Return what the pictures of a still say."""
+    return [given["aria-label"] for _, given in Elements(still).found if given.get("role") == "img"]
+
+
+def test_surprise_knows_the_held_out_text():
+    training = json.loads(data_path("model/training.json").read_text("utf-8"))
+    expected = training["heldout"]["bits_per_byte_target"]
+    assert live.surprise("x").settings["held_out"] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("layer", 8), ("layer", -1), ("head", 6), ("head", 1.0), ("silenced", [(8, 0)]), ("text", 3)],
+)
+def test_a_wrong_setting_of_the_inside_is_named(name, value):
+    with pytest.raises(ValueError, match="layer" if name == "silenced" else name):
+        live.inside(**{name: value})
+
+
+@pytest.mark.parametrize("text", [3, "\ud800", "é" * 32_769])
+def test_a_wrong_text_is_refused(text):
+    with pytest.raises(ValueError, match="text must"):
+        live.surprise(text)
 
 
 def test_params_are_those_of_the_library():

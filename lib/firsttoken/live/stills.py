@@ -35,6 +35,7 @@ _LOOKS = {
     "replaced": f"background:{_TARGET}29;border-bottom:3px double {_TARGET}",
     "bonus": f"border-bottom:2px dotted {_TARGET}",
 }
+_MOST_SHOWN = 200  # tokens of a text that surprises: a longer one would make the page heavy
 _LEVELS = (0.5, 1, 2, 4, 8)  # bits: where the colour of a loss changes, as in views/surprise.js
 
 

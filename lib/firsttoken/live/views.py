@@ -22,6 +22,7 @@ from firsttoken.tokenizer import tokenizer
 # How far the views' sliders and fields reach.
 _REAL = {"temperature": (0, 2), "top_p": (0, 1), "min_p": (0, 1), "repetition_penalty": (1, 2)}
 _WHOLE = {"top_k": (0, 100), "max_tokens": (1, 500), "gamma": (1, 8), "seed": (0, 2**32 - 1)}
+_MOST_BYTES = 65_536  # of a text that surprises, as in views/surprise.js
 
 # What chapter 01 reads, up to the bracket after which a name has to come that came before.
 PROGRAM = "import os\n\npath = os.path.join(folder, name)\nif os.path.exists("
@@ -286,11 +287,14 @@ def speculation(
 def surprise(text: str = LISTING) -> View:
     """Show the loss of each token of a text, and its bits per byte beside those of other readers.
 
-    Of a text beyond 64 KB the page reads the first part only.
-
     Units:  held_out in its settings: bits per byte of the target on the shipped held-out text.
-    Raises: ValueError for what is no text.
+    Raises: ValueError for what is no text, and for more than 64 KB of it.
     """
+    _check_setting("text", text)
+    if len(text.encode()) > _MOST_BYTES:
+        raise ValueError(
+            f"text must have at most {_MOST_BYTES:,} bytes, got {len(text.encode()):,}"
+        )
     training = json.loads(data_path("model/training.json").read_text("utf-8"))
     settings = {"text": text, "held_out": training["heldout"]["bits_per_byte_target"]}
     return View("surprise", stills.surprise(settings), settings)

@@ -49,8 +49,7 @@ export function surprise(root, engine, shared) {
     "div",
     { class: "ft-surprise" },
     make("div", { class: "ft-whole" }, line.element, references.element),
-    make("div", {}, legend(), tokens.element),
-    about,
+    make("div", {}, legend(), about, tokens.element),
     make("div", { class: "ft-whole" }, make("p", { class: "ft-heading" }, "Most surprising"), list),
   );
   root.replaceChildren(
@@ -221,7 +220,7 @@ const count = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s
 function summary({ ids, bits, n_bytes, bits_per_byte }) {
   if (ids.length === 0) return "There is no text yet.";
   const total = bits.reduce((sum, each) => sum + each, 0);
-  const parts = `${count(ids.length, "token")}, ${count(n_bytes, "byte")}, ${total.toFixed(0)} bits`;
+  const parts = `${count(ids.length, "token")}, ${count(n_bytes, "byte")}, ${count(Math.round(total), "bit")}`;
   return `${bits_per_byte.toFixed(2)} bits per byte (${parts})`;
 }
 
@@ -296,7 +295,7 @@ function coloured(onChoose) {
   return {
     element: list,
     goTo: (index) => {
-      spans[index]?.scrollIntoView({ block: "nearest" });
+      spans[index]?.scrollIntoView({ block: "center" });
       spans[index]?.focus({ preventScroll: true });
     },
     fill: ({ pieces, bits }) => {
@@ -335,7 +334,7 @@ function mostSurprising({ pieces, bits }, goTo) {
     const before = pieces.slice(Math.max(0, index - CONTEXT), index).join("");
     const go = button("", () => goTo(index));
     go.append(
-      make("span", { class: "ft-context" }, before.split("\n").at(-1)),
+      make("span", { class: "ft-context" }, before.split("\n").at(-1).trimStart()),
       piece(pieces[index]),
       make("span", { class: "ft-number-text" }, bitsText(bits[index])),
     );
