@@ -78,7 +78,7 @@ def writing(view: View, max_tokens: int) -> str:
     figure = (
         f'<div class="ft-writing" style="--n:{len(made.pieces)}">'
         f'<code class="visually-hidden">{html.escape(text)}</code>'
-        f'<div class="ft-written" aria-hidden="true">{tokens}</div>'
+        f'<div class="ft-recorded" aria-hidden="true">{tokens}</div>'
         f'<div class="ft-guesses" role="img" aria-label="Likeliest after this text: {last}.">'
         f"<p>What comes next?</p>{frames}</div>"
         '<label class="ft-pause"><input type="checkbox" autocomplete="off"/> Pause</label></div>'
@@ -127,7 +127,7 @@ def cards(entries: Iterable[Entry]) -> str:
     """Return a card for each chapter, part by part, in the order given."""
     parts = groupby(entries, lambda entry: CHAPTERS[entry.stem].part)
     return "".join(
-        f'<h3 class="ft-part">{html.escape(PARTS[part])}</h3>'
+        f'<h3 class="ft-cards-title">{html.escape(PARTS[part])}</h3>'
         f'<ul class="ft-cards">{"".join(map(card, some))}</ul>'
         for part, some in parts
     )

@@ -76,7 +76,7 @@ def test_the_text_ends_where_several_tokens_are_likely(recording):
 
 def test_writing_has_the_text_once_for_the_ear_and_once_for_the_eye(view, params, recording):
     page = ET.fromstring(f"<div>{front.writing(view, OPTIONS['writing'])}</div>")
-    whole, pieces = page.find(".//code"), page.find(".//div[@class='ft-written']")
+    whole, pieces = page.find(".//code"), page.find(".//div[@class='ft-recorded']")
     text = view.text + "".join(recording.pieces)
     assert "".join(whole.itertext()) == "".join(pieces.itertext()) == text
     assert whole.get("aria-hidden") is None and pieces.get("aria-hidden") == "true"
@@ -91,7 +91,7 @@ def test_writing_has_the_text_once_for_the_ear_and_once_for_the_eye(view, params
 @pytest.mark.parametrize("text", ["if a < b & c:", 'x = "é→'])
 def test_any_prompt_is_shown_as_it_is(text):
     page = ET.fromstring(f"<div>{front.writing(live.next_token(text, seed=1), 6)}</div>")
-    assert "".join(page.find(".//div[@class='ft-written']").itertext()).startswith(text)
+    assert "".join(page.find(".//div[@class='ft-recorded']").itertext()).startswith(text)
 
 
 def test_directive_gives_what_a_notebook_shows(view):
@@ -99,7 +99,7 @@ def test_directive_gives_what_a_notebook_shows(view):
     (node,) = run_directive("next_token", OPTIONS)
     shown = ET.fromstring(f"<div>{node.astext().partition('<style>')[0]}</div>")[0]
     assert json.loads(shown.get("data-settings")) == view.settings
-    assert shown.find(".//*[@class='ft-written']") is not None
+    assert shown.find(".//*[@class='ft-recorded']") is not None
     (node,) = run_directive("cache", {"text": "x = ", "use_cache": "false", "max_tokens": 9})
     made = live.cache("x = ", use_cache=False, max_tokens=9)
     assert node.astext() == site_html(made.view, made.settings, made.still)

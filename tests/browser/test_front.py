@@ -11,7 +11,7 @@ from firsttoken.live import assets
 
 pytestmark = pytest.mark.browser
 
-SHOWN = """() => [...document.querySelectorAll(".ft-written span")]
+SHOWN = """() => [...document.querySelectorAll(".ft-recorded span")]
     .filter(span => getComputedStyle(span).opacity > 0).length"""
 FRAMES = """() => [...document.querySelectorAll(".ft-guesses > span")]
     .map((frame, i) => getComputedStyle(frame).visibility === "visible" ? i : -1)
@@ -53,7 +53,7 @@ def step_ms(page) -> float:
 def test_tokens_come_one_by_one_with_the_guesses_for_each(browser, address, script):
     """While n tokens stand there, the guesses are those for the next one, in any browser."""
     page = opened(browser, address, java_script_enabled=script, reduced_motion="no-preference")
-    step, n_tokens = step_ms(page), page.locator(".ft-written span").count()
+    step, n_tokens = step_ms(page), page.locator(".ft-recorded span").count()
     assert page.evaluate(HOLD) > n_tokens >= 30
     for n in (0, 1, n_tokens // 2, n_tokens):
         page.evaluate(AT, (n + 0.5) * step)
@@ -66,7 +66,7 @@ def test_tokens_come_one_by_one_with_the_guesses_for_each(browser, address, scri
 def test_who_wants_no_motion_sees_all_at_once(browser, address, script):
     page = opened(browser, address, java_script_enabled=script, reduced_motion="reduce")
     assert page.evaluate(HOLD) == 0
-    n_tokens = page.locator(".ft-written span").count()
+    n_tokens = page.locator(".ft-recorded span").count()
     assert page.evaluate(SHOWN) == n_tokens
     assert page.evaluate(FRAMES) == [n_tokens]
     expect(page.locator(".ft-pause")).to_be_hidden()
@@ -98,7 +98,7 @@ def test_nothing_moves_but_the_writing(browser, address):
 
 def test_a_screen_reader_gets_the_text_once(browser, address):
     page = opened(browser, address)
-    written = page.locator(".ft-written").text_content()
+    written = page.locator(".ft-recorded").text_content()
     tree = page.locator(".ft-live").aria_snapshot()
     assert len(re.findall(r"def open_file", tree)) == written.count("def open_file") == 1
     assert "Likeliest after this text" in tree
@@ -111,7 +111,7 @@ def test_the_model_is_loaded_when_asked_for_and_not_before(browser, address):
         asked = []
         visit.page.on("request", lambda request: asked.append(request.url))
         page = visit.open(FRONT)
-        prompt = page.locator(".ft-written b").text_content()
+        prompt = page.locator(".ft-recorded b").text_content()
         assert not [url for url in asked if "/live/" in url]
         page.get_by_role("button", name="type your own").click()
         expect(page.locator(".ft-live textarea")).to_have_value(prompt)
