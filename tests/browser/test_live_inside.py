@@ -213,6 +213,7 @@ def test_a_long_text_is_cut_and_said_so(stage):
     page = started(stage, TEXTS["too long"])
     expect(page.locator(".ft-note")).to_contain_text(f"{n} tokens; the model is shown the last 96")
     assert page.locator(".ft-tokens [role=option]").count() == 97
+    expect(page.locator(".ft-tokens [aria-selected=true]")).to_be_in_viewport()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

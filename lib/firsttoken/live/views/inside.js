@@ -236,8 +236,9 @@ function effectOf({ next, silenced }) {
     silenced.length === 1
       ? inLine({ layer: silenced[0][0], head: silenced[0][1] })
       : `${silenced.length} heads`;
+  const [before, after] = [share(first.before), share(first.after)];
   const way = first.after < first.before ? "falls" : "rises";
-  const path = ` ${way} from ${share(first.before)} to ${share(first.after)}.`;
+  const path = before === after ? ` stays at ${after}.` : ` ${way} from ${before} to ${after}.`;
   return [`Without ${who}, `, token, path];
 }
 
@@ -277,6 +278,7 @@ function tokenList({ onPoint, onChoose }) {
       spans[0].replaceChildren(make("span", { class: "ft-special" }, "start"));
       list.replaceChildren(...spans);
       roving.enter(spans.at(-1));
+      list.scrollTop = list.scrollHeight; // the last token is the one that reads
     },
     draw: ({ shares, reader, pointed, name }) => {
       spans.forEach((span, index) => {
