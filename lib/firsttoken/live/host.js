@@ -68,17 +68,18 @@ function asked(model, name, onBytes) {
       clearTimeout(timer);
       model.off("msg:custom", take);
     };
+    const fail = () => {
+      end();
+      reject(
+        new Error(
+          "The kernel does not send the model. If it is busy, wait until it is idle; " +
+            "if it was stopped, run the cell again.",
+        ),
+      );
+    };
     const wait = () => {
       clearTimeout(timer);
-      timer = setTimeout(() => {
-        end();
-        reject(
-          new Error(
-            "The kernel does not send the model. If it is busy, wait until it is idle; " +
-              "if it was stopped, run the cell again.",
-          ),
-        );
-      }, KERNEL_SILENT_MS);
+      timer = setTimeout(fail, KERNEL_SILENT_MS);
     };
     const take = (message, buffers) => {
       if (message.kind !== "piece" || message.name !== name || pieces[message.index]) return;
@@ -91,7 +92,11 @@ function asked(model, name, onBytes) {
     };
     model.on("msg:custom", take);
     wait();
-    model.send({ kind: "file", name });
+    try {
+      model.send({ kind: "file", name });
+    } catch {
+      fail(); // there is no kernel
+    }
   });
 }
 

@@ -8,7 +8,7 @@ import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -84,7 +84,7 @@ def piece(token_id: int) -> str:
 @functools.cache
 def target() -> Llama:
     """Return the shipped target, loaded once for all stills of a page."""
-    return load_model("target")
+    return cast(Llama, load_model("target"))
 
 
 def params_of(settings: Mapping[str, Any]) -> SamplingParams:
@@ -121,8 +121,8 @@ def _draw_bars(ax: plt.Axes, names: list[str], before: np.ndarray, after: np.nda
     """Draw pale bars for what the model says, and strong ones for what the settings make of it."""
     places, blue = np.arange(len(names)), plots.COLORS["prefill"]
     for place, p, kept in zip(places, before, after, strict=True):
-        style = {"facecolor": blue + "38"} if kept else {"facecolor": "none", "linestyle": "--"}
-        ax.barh(place, p, height=0.8, edgecolor=blue, **style)
+        ground, line = (blue + "38", "-") if kept else ("none", "--")
+        ax.barh(place, p, height=0.8, edgecolor=blue, facecolor=ground, linestyle=line)
     ax.barh(places, after, height=0.4, color=blue)
     ax.set_yticks(places, names, family="monospace")
     ax.invert_yaxis()
@@ -132,7 +132,7 @@ def _draw_bars(ax: plt.Axes, names: list[str], before: np.ndarray, after: np.nda
 
 def inside(settings: Mapping[str, Any]) -> str:
     """Return what the last token reads through one head, as a coloured text."""
-    eos, ids = tokenizer().eos_id, tokenizer().encode(settings["text"])[-_MOST_INSIDE:]
+    eos, ids = _eos_id(), tokenizer().encode(settings["text"])[-_MOST_INSIDE:]
     layer, head = settings["layer"], settings["head"]
     seen = look_inside(target(), [eos, *ids], settings["silenced"])
     shares = seen.attention[layer, head, -1]
@@ -152,6 +152,7 @@ def cache(settings: Mapping[str, Any]) -> str:
     ids, arch, params = _prompt(settings), target().arch, params_of(settings)
     half = replace(params, max_tokens=math.ceil(params.max_tokens / 2))
     n_written = len(generate(target(), ids, half).ids)
+    assert arch.max_context is not None  # the shipped model's
     n_places = min(len(ids) + params.max_tokens, arch.max_context)
     # The last token has been chosen, but not read.
     n_kept = len(ids) + n_written - 1 if settings["use_cache"] else 0
@@ -197,7 +198,7 @@ def surprise(settings: Mapping[str, Any]) -> str:
     ids = tokenizer().encode(text)
     if not ids:
         return framed(_coloured("No text yet: type one, and see what surprises the model.", [], []))
-    bits = token_losses(target(), [tokenizer().eos_id, *ids]) / math.log(2)
+    bits = token_losses(target(), [_eos_id(), *ids]) / math.log(2)
     worst = int(bits.argmax())
     words = (
         f"{bits_per_byte(target(), tokenizer(), text):.2f} bits per byte. The more bits a token "
@@ -209,7 +210,14 @@ def surprise(settings: Mapping[str, Any]) -> str:
 
 
 def _prompt(settings: Mapping[str, Any]) -> list[int]:
-    return tokenizer().encode(settings["text"]) or [tokenizer().eos_id]
+    return tokenizer().encode(settings["text"]) or [_eos_id()]
+
+
+def _eos_id() -> int:
+    """Return the token that stands between two texts."""
+    eos_id = tokenizer().eos_id
+    assert eos_id is not None  # the shipped tokenizer names it
+    return eos_id
 
 
 def _kinds(round_: Round) -> list[str]:

@@ -146,7 +146,7 @@ def _check_setting(name: str, value: Any) -> None:
         _check_within(name, check_count(name, value), *_WHOLE[name])
 
 
-def _check_within(name: str, value: Real, low: float, high: float) -> None:
+def _check_within(name: str, value: Any, low: float, high: float) -> None:
     if not low <= value <= high:
         raise ValueError(f"{name} must lie within {low} … {high}, got {value}")
 

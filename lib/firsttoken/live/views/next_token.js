@@ -59,6 +59,7 @@ export function nextToken(root, engine, shared) {
   const line = status();
   const chart = bars("Likeliest next tokens", {
     heads: ["model", "settings"],
+    hint: "Press one to append it",
     onPick: append,
     pickWord: "Append",
   });
