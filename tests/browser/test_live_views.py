@@ -270,13 +270,39 @@ def test_generated_text_is_the_librarys(stage, how, settings):
 def test_generation_is_stopped(stage):
     view = start(stage.open(live.next_token(TEXT, max_tokens=480)))
     settled_bars(view)
-    view.get_by_role("button", name="Generate").click()
-    view.get_by_role("button", name="Stop").click()
+    # The page presses Stop itself: from here it could come too late.
+    view.get_by_role("button", name="Generate").evaluate(
+        """async button => {
+            button.click();
+            const frame = () => new Promise(requestAnimationFrame);
+            while (!document.querySelector(".ft-behind .ft-written")) await frame();
+            if (button.innerText !== "Stop") throw Error(`the button says ${button.innerText}`);
+            button.click();
+        }"""
+    )
     expect(view.get_by_role("status")).to_contain_text("You stopped it")
     n_written = view.locator(".ft-behind .ft-written").count()
     assert 0 < n_written < 480
     view.page.wait_for_timeout(300)  # what came later would show now
     assert view.locator(".ft-behind .ft-written").count() == n_written
+
+
+def test_the_last_letter_counts(stage):
+    """Generate is pressed before the tokens of what was typed are known."""
+    view = start(stage.open(live.next_token("import ", max_tokens=12, seed=1)))
+    settled_bars(view)
+    view.evaluate(
+        """(view, text) => {
+            const field = view.querySelector("textarea");
+            field.value = text;
+            field.dispatchEvent(new InputEvent("input"));
+            view.querySelector(".ft-primary").click();
+        }""",
+        TEXT,
+    )
+    expected = written(TEXT, max_tokens=12, seed=1)
+    expect(view.get_by_label("Your text")).to_have_value(TEXT + expected)
+    expect(view.locator(".ft-behind .ft-written")).to_have_count(12)
 
 
 def test_an_edit_makes_all_text_the_readers(stage):

@@ -31,6 +31,7 @@ export function nextToken(root, engine, shared) {
   let n_typed = 0; // how many are the reader's own
   let past = []; // how many there were before each step that can be taken back
   let reading; // a text whose tokens are not yet known
+  let known; // a promise: they are
   let writing; // the handle of the engine's job
   let awaited = false; // whether the next answer is to be spoken
   let ended = false;
@@ -44,7 +45,7 @@ export function nextToken(root, engine, shared) {
 
   const field = textField("Your text", settings.text, (text) => {
     change({ text });
-    read(text);
+    known = read(text);
   });
   const size = make("span", { class: "ft-readout" });
   const legend = make(
@@ -111,7 +112,7 @@ export function nextToken(root, engine, shared) {
   }
 
   function append({ id }) {
-    if (writing) return;
+    if (writing || reading !== undefined) return;
     if (isFull()) return sayFull();
     past.push(ids.length);
     ids = [...ids, id];
@@ -135,6 +136,8 @@ export function nextToken(root, engine, shared) {
   }
 
   async function write() {
+    await known; // a last letter may have been typed just now
+    if (writing) return;
     if (isFull()) return sayFull();
     const start = ids.length;
     let drawn = 0;
@@ -236,10 +239,10 @@ export function nextToken(root, engine, shared) {
     most.set(settings.max_tokens);
     if (given.text !== before.text) {
       field.set(given.text);
-      read(given.text);
+      known = read(given.text);
     } else if (Object.keys(NEUTRAL).some((name) => given[name] !== before[name])) predict();
   });
-  read(settings.text);
+  known = read(settings.text);
   return () => {
     ended = true;
     writing?.stop();
