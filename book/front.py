@@ -45,7 +45,7 @@ class Recording:
 def record(prompt: str, params: SamplingParams) -> Recording:
     """Let the shipped model go on from a prompt, and note what it was thinking of on the way."""
     model, tok = stills.target(), tokenizer()
-    prompt_ids = tok.encode(prompt)
+    prompt_ids = tok.encode_document(prompt)
     ids = generate(model, prompt_ids, params, ignore_eos=True).ids
     logits = np.asarray(model([prompt_ids + ids]))[0, len(prompt_ids) - 1 :]  # [max_tokens + 1, V]
     stream = TextStream(tok)

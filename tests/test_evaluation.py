@@ -15,6 +15,7 @@ from firsttoken.evaluation import (
     token_losses,
 )
 from firsttoken.sampling import softmax
+from firsttoken.tokenizer import Tokenizer
 
 
 class Bigram:
@@ -37,8 +38,9 @@ class Positional(Bigram):
         return logits
 
 
-class Bytes:
-    eos_id = 0
+class Bytes(Tokenizer):
+    def __init__(self):
+        self.eos_id = 0
 
     def encode(self, text):
         return [1 + b % 6 for b in text.encode()]

@@ -50,7 +50,7 @@ def recording(view, params):
 
 def test_recorded_text_is_what_generate_writes(view, params, recording):
     model, tok = load_model(), tokenizer()
-    run = generate(model, tok.encode(view.text), params, tokenizer=tok)
+    run = generate(model, view.ids, params, tokenizer=tok)
     assert "".join(recording.pieces) == run.text
     assert len(recording.pieces) == OPTIONS["writing"] == len(run.ids)
 
@@ -58,7 +58,7 @@ def test_recorded_text_is_what_generate_writes(view, params, recording):
 def test_guesses_are_the_likeliest_tokens_for_each_place(view, params, recording):
     """Each place is asked for alone, in a pass over what stands before it."""
     model = load_model()
-    prompt = tokenizer().encode(view.text)
+    prompt = view.ids
     ids = generate(model, prompt, params).ids
     assert len(recording.guesses) == len(ids) + 1
     for place, guesses in enumerate(recording.guesses):

@@ -141,7 +141,7 @@ def test_the_button_says_what_loading_costs():
 
 def test_cache_still_shows_what_is_kept():
     text = "def is_prime(n):\n    return"
-    n_prompt = len(tokenizer().encode(text))
+    n_prompt = len(tokenizer().encode_document(text))
     for use_cache, n_kept in ((True, n_prompt + 14), (False, 0)):  # 15 of 30 are written
         view = live.cache(text, max_tokens=30, use_cache=use_cache)
         (picture,) = Elements(view.still).with_class("ft-figure")
@@ -154,7 +154,9 @@ def test_cache_still_shows_what_is_kept():
 def test_speculation_still_counts_as_the_library_does(temperature):
     view = live.speculation("class A:\n", temperature=temperature, max_tokens=30)
     pair = load_model("target"), load_model("draft")
-    run = speculative_generate(*pair, tokenizer().encode("class A:\n"), view.params, gamma=4)
+    run = speculative_generate(
+        *pair, tokenizer().encode_document("class A:\n"), view.params, gamma=4
+    )
     assert len(run.ids) == 30  # all that was accepted is in the text
     bonus = sum(r.accepted == r.drafted for r in run.rounds)
     (words,) = [given["aria-label"] for _, given in Elements(view.still).found if "role" in given]
@@ -166,7 +168,7 @@ def test_speculation_still_counts_as_the_library_does(temperature):
 def test_next_token_still_shows_the_librarys_numbers():
     text = "def is_prime(n):\n    return"
     still = live.next_token(text, temperature=0.7, top_k=6).still
-    ids = tokenizer().encode(text)
+    ids = tokenizer().encode_document(text)
     logits = load_model("target")([ids])[0, -1]
     kept = next_token_distribution(logits, SamplingParams(temperature=0.7, top_k=6), ids)
     (picture,) = Elements(still).with_class("ft-figure")

@@ -51,7 +51,7 @@ def bits_per_byte(
     Units:  bits per byte of UTF-8
     Raises: ValueError as `token_losses`, and for a tokenizer without an eos_id.
     """
-    ids = _document(tokenizer, text)
+    ids = tokenizer.encode_document(text)
     losses = token_losses(model, ids, window, cache_dtype)
     return float(losses.sum() / math.log(2) / len(text.encode()))
 
@@ -68,16 +68,9 @@ def mean_acceptance(
     Raises: ValueError as `bits_per_byte`.
     Source: Leviathan et al. 2023, arXiv:2211.17192, cor. 3.6
     """
-    ids = _document(tokenizer, text)
+    ids = tokenizer.encode_document(text)
     overlap = [np.minimum(p, q).sum(-1) for _, (p, q) in _predictions([target, draft], ids, window)]
     return float(np.concatenate(overlap).mean())
-
-
-def _document(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the ids of a text, after the token that ends the text before it."""
-    if tokenizer.eos_id is None:
-        raise ValueError("tokenizer has no eos_id, which a document begins with; got None")
-    return [tokenizer.eos_id, *tokenizer.encode(text)]
 
 
 def _predictions(

@@ -58,6 +58,20 @@ class Tokenizer:
         except TypeError:
             raise ValueError(f"text must be a string without surrogates, got {text!r}") from None
 
+    def encode_document(self, text: str) -> list[int]:
+        """Return the ids of a text as a document of its own: behind the token that ends a text.
+
+        So every document of the training text began.
+
+        Raises: ValueError as `encode`, and for a tokenizer without an eos_id.
+
+        >>> tokenizer().encode_document("")
+        [0]
+        """
+        if self.eos_id is None:
+            raise ValueError("tokenizer has no eos_id, which a document begins with; got None")
+        return [self.eos_id, *self.encode(text)]
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of some ids; bytes that form no character become U+FFFD.
 

@@ -46,7 +46,7 @@ def test_both_ways_write_the_library_s_text(stage, temperature):
     """The same text with the cache and without, that of `generate`; bytes are the formula's."""
     n = 24
     view = live.cache(PROMPT, max_tokens=n, temperature=temperature, seed=7)
-    ids = tokenizer().encode(PROMPT)
+    ids = tokenizer().encode_document(PROMPT)
     expected = generate(load_model("target"), ids, view.params)
     assert len(expected.ids) == n  # the sums below count on it
     said = PROMPT + tokenizer().decode(expected.ids)
@@ -81,7 +81,7 @@ def test_picture_and_chart_say_what_they_show(stage):
     """Columns are tokens: as many as are kept, and with nothing kept, all are computed."""
     page = started(stage, live.cache(PROMPT, max_tokens=20, seed=1))
     write(page)
-    n_prompt = len(tokenizer().encode(PROMPT))
+    n_prompt = len(tokenizer().encode_document(PROMPT))
     picture, chart = page.locator(".ft-picture svg"), page.locator(".ft-chart svg")
     kept = f"keys and values of {n_prompt + 19} positions are kept, the first {n_prompt}"
     expect(picture).to_have_attribute("aria-label", re.compile(kept))

@@ -25,7 +25,7 @@ from firsttoken.tokenizer import tokenizer""",
     "prompt = live.next_token('import ', seed=5, max_tokens=30)\nprompt",
     "live.next_token('class ')",
     "print(json.dumps([prompt.text, dataclasses.asdict(prompt.params)]))",
-    "ids = tokenizer().encode(prompt.text)\n"
+    "ids = prompt.ids\n"
     "print(repr(tokenizer().decode(generate(load_model('target'), ids, prompt.params).ids)))",
     "prompt.text = 'class Stack'\n"
     "prompt.settings = {**prompt.settings, 'temperature': 0.5, 'seed': 9}",
@@ -85,7 +85,7 @@ def test_a_cell_goes_on_from_what_was_typed(notebook):
     assert (text, params) == (PROMPT, json.loads(json.dumps(dataclasses.asdict(expected))))
 
     continuation = ast.literal_eval(printed(notebook, GO_ON))
-    ids = tokenizer().encode(PROMPT)
+    ids = tokenizer().encode_document(PROMPT)
     own = generate(load_model("target"), ids, expected).ids
     assert continuation == tokenizer().decode(own)
     shown(notebook, FIRST)

@@ -55,7 +55,7 @@ def kinds(run, decode) -> list[list[str]]:
 def test_rounds_are_those_of_the_library(stage, gamma, temperature, seed):
     view = live.speculation(PROMPT, gamma=gamma, temperature=temperature, seed=seed, max_tokens=40)
     pair = load_model("target"), load_model("draft")
-    run = speculative_generate(*pair, tokenizer().encode(PROMPT), view.params, gamma)
+    run = speculative_generate(*pair, tokenizer().encode_document(PROMPT), view.params, gamma)
     page = started(stage, view)
     press(page, "Write")
 

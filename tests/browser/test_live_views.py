@@ -79,7 +79,9 @@ def shown_bars(view) -> list[str]:
 
 def written(text: str, **settings) -> str:
     """Return what the library writes behind a text."""
-    ids = generate(load_model("target"), tokenizer().encode(text), SamplingParams(**settings)).ids
+    ids = generate(
+        load_model("target"), tokenizer().encode_document(text), SamplingParams(**settings)
+    ).ids
     return tokenizer().decode(ids)
 
 
@@ -152,7 +154,7 @@ def test_focus_goes_into_the_view(stage, how, screen):
 def test_bars_are_the_librarys(stage, settings):
     view = start(stage.open(live.next_token(TEXT, **settings)))
     settled_bars(view)
-    ids = tokenizer().encode(TEXT)
+    ids = tokenizer().encode_document(TEXT)
     assert shown_bars(view) == expected_bars(ids, **settings)
     before, after = distribution(ids, **settings)
 
@@ -188,11 +190,11 @@ def test_slider_by_key(stage, label):
     if words:
         assert knob.get_attribute("aria-valuetext") == words
     settings = {name: int(value) if name == "top_k" else value}
-    expected = expected_bars(tokenizer().encode(TEXT), **settings)
-    assert expected != expected_bars(tokenizer().encode(TEXT))
+    expected = expected_bars(tokenizer().encode_document(TEXT), **settings)
+    assert expected != expected_bars(tokenizer().encode_document(TEXT))
     wait_for_bars(view, expected)
     view.get_by_role("button", name="Reset settings").press("Enter")
-    wait_for_bars(view, expected_bars(tokenizer().encode(TEXT)))
+    wait_for_bars(view, expected_bars(tokenizer().encode_document(TEXT)))
 
 
 @pytest.mark.parametrize("screen", SCREENS)
@@ -219,13 +221,13 @@ def wait_for_bars(view, expected) -> None:
 @pytest.mark.parametrize("how", ["click", "key", "tap"])
 def test_a_token_is_appended_as_it_is(stage, how):
     """The text would be cut into other tokens; the reader's choice stays what it was."""
-    ids = tokenizer().encode(TEXT)
+    ids = tokenizer().encode_document(TEXT)
     before, _ = distribution(ids)
     top = np.argsort(-before, kind="stable")[:10].tolist()
     place, token = next(
         (place, i)
         for place, i in enumerate(top)
-        if tokenizer().encode(TEXT + tokenizer().decode([i])) != [*ids, i]
+        if tokenizer().encode_document(TEXT + tokenizer().decode([i])) != [*ids, i]
     )
     view = start(stage.open(live.next_token(TEXT), screen="phone" if how == "tap" else "desktop"))
     settled_bars(view)
@@ -235,7 +237,7 @@ def test_a_token_is_appended_as_it_is(stage, how):
     expect(field).to_have_value(TEXT + tokenizer().decode([token]))
     wait_for_bars(view, expected_bars([*ids, token]))
     text = TEXT + tokenizer().decode([token])
-    assert expected_bars([*ids, token]) != expected_bars(tokenizer().encode(text))
+    assert expected_bars([*ids, token]) != expected_bars(tokenizer().encode_document(text))
     view.get_by_role("button", name="Undo").click()
     expect(field).to_have_value(TEXT)
     wait_for_bars(view, expected_bars(ids))
@@ -315,7 +317,7 @@ def test_an_edit_makes_all_text_the_readers(stage):
     field.press_sequentially("# é€")
     text = field.input_value()
     expect(view.locator(".ft-behind .ft-written")).to_have_count(0)
-    wait_for_bars(view, expected_bars(tokenizer().encode(text)))
+    wait_for_bars(view, expected_bars(tokenizer().encode_document(text)))
     expect(view.get_by_role("button", name="Undo")).to_have_attribute("aria-disabled", "true")
 
 
@@ -337,7 +339,7 @@ def test_an_empty_text_is_the_beginning_of_one(stage):
 
 @pytest.mark.parametrize("n_tokens", [511, 512, 700])
 def test_a_full_context_is_told(stage, n_tokens):
-    view = start(stage.open(live.next_token(" a" * n_tokens, max_tokens=5)))
+    view = start(stage.open(live.next_token(" a" * (n_tokens - 1), max_tokens=5)))
     expect(view.locator(".ft-legend")).to_contain_text(f"{n_tokens} of 512 tokens")
     view.get_by_role("button", name="Generate").click()
     words = {511: "The model's context is full", 512: "512 tokens at most", 700: "has 700"}
@@ -430,7 +432,7 @@ def test_a_harmed_file_is_told_and_tried_again(stage, name, how):
         expect(again).to_be_focused()
     again.press("Enter")
     settled_bars(view)
-    assert shown_bars(view) == expected_bars(tokenizer().encode(TEXT))
+    assert shown_bars(view) == expected_bars(tokenizer().encode_document(TEXT))
     stage.troubles[:] = [t for t in stage.troubles if "404" not in t]
 
 

@@ -7,7 +7,7 @@ A view is shown by ending a cell with it, and a later cell can go on from what t
     prompt = live.next_token("def ")
     prompt
 
-    generate(model, tokenizer().encode(prompt.text), prompt.params)
+    generate(model, prompt.ids, prompt.params)
 """
 
 from firsttoken.live.views import View, cache, inside, next_token, speculation, surprise

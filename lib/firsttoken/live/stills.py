@@ -95,7 +95,7 @@ def params_of(settings: Mapping[str, Any]) -> SamplingParams:
 
 def next_token(settings: Mapping[str, Any]) -> str:
     """Return the likeliest next tokens as a figure."""
-    ids = _prompt(settings)
+    ids = tokenizer().encode_document(settings["text"])
     params = params_of(settings)
     logits = target()([ids])[0, -1]
     before, after = softmax(logits), next_token_distribution(logits, params, ids)
@@ -132,9 +132,10 @@ def _draw_bars(ax: plt.Axes, names: list[str], before: np.ndarray, after: np.nda
 
 def inside(settings: Mapping[str, Any]) -> str:
     """Return what the last token reads through one head, as a coloured text."""
-    eos, ids = _eos_id(), tokenizer().encode(settings["text"])[-_MOST_INSIDE:]
+    start, *ids = tokenizer().encode_document(settings["text"])
+    ids = ids[-_MOST_INSIDE:]
     layer, head = settings["layer"], settings["head"]
-    seen = look_inside(target(), [eos, *ids], settings["silenced"])
+    seen = look_inside(target(), [start, *ids], settings["silenced"])
     shares = seen.attention[layer, head, -1]
     names = ["start", *map(piece, ids)]
     most = np.argsort(-shares, kind="stable")[:3]
@@ -149,7 +150,8 @@ def inside(settings: Mapping[str, Any]) -> str:
 
 def cache(settings: Mapping[str, Any]) -> str:
     """Return the cache as a figure: what it holds when half of the text has been written."""
-    ids, arch, params = _prompt(settings), target().arch, params_of(settings)
+    ids = tokenizer().encode_document(settings["text"])
+    arch, params = target().arch, params_of(settings)
     half = replace(params, max_tokens=math.ceil(params.max_tokens / 2))
     n_written = len(generate(target(), ids, half).ids)
     assert arch.max_context is not None  # the shipped model's
@@ -181,7 +183,8 @@ def cache(settings: Mapping[str, Any]) -> str:
 def speculation(settings: Mapping[str, Any]) -> str:
     """Return a text coloured by what became of the draft's guesses."""
     pair = target(), load_model("draft")
-    run = speculative_generate(*pair, _prompt(settings), params_of(settings), settings["gamma"])
+    ids = tokenizer().encode_document(settings["text"])
+    run = speculative_generate(*pair, ids, params_of(settings), settings["gamma"])
     kinds = [kind for round_ in run.rounds for kind in _kinds(round_)]
     kinds = kinds[: len(run.ids)]  # a text may end in the middle of a round
     words = (
@@ -195,10 +198,10 @@ def speculation(settings: Mapping[str, Any]) -> str:
 def surprise(settings: Mapping[str, Any]) -> str:
     """Return a text coloured by the loss of each token."""
     text = settings["text"]
-    ids = tokenizer().encode(text)
+    start, *ids = tokenizer().encode_document(text)
     if not ids:
         return framed(_coloured("No text yet: type one, and see what surprises the model.", [], []))
-    bits = token_losses(target(), [_eos_id(), *ids]) / math.log(2)
+    bits = token_losses(target(), [start, *ids]) / math.log(2)
     worst = int(bits.argmax())
     words = (
         f"{bits_per_byte(target(), tokenizer(), text):.2f} bits per byte. The more bits a token "
@@ -207,17 +210,6 @@ def surprise(settings: Mapping[str, Any]) -> str:
     )
     strengths = [sum(each >= step for step in _LEVELS) / len(_LEVELS) for each in bits]
     return framed(_coloured(words, ids, [_shade("decode", each) for each in strengths]))
-
-
-def _prompt(settings: Mapping[str, Any]) -> list[int]:
-    return tokenizer().encode(settings["text"]) or [_eos_id()]
-
-
-def _eos_id() -> int:
-    """Return the token that stands between two texts."""
-    eos_id = tokenizer().eos_id
-    assert eos_id is not None  # the shipped tokenizer names it
-    return eos_id
 
 
 def _kinds(round_: Round) -> list[str]:

@@ -91,6 +91,11 @@ class View(anywidget.AnyWidget):
         self.settings = {**self.settings, "text": text}
 
     @property
+    def ids(self) -> list[int]:
+        """The tokens of the text, behind the one that ends the text before it: for `generate`."""
+        return tokenizer().encode_document(self.text)
+
+    @property
     def params(self) -> SamplingParams:
         """The reader's settings, for `generate`."""
         return stills.params_of(self.settings)

@@ -89,7 +89,7 @@ export function cache(root, engine, shared) {
   async function run() {
     const { text: words, use_cache, max_tokens, temperature, seed } = shared.get();
     const { ids } = await engine.tokenize(words);
-    const prompt = ids.length ? ids : [arch.eos_id];
+    const prompt = [arch.eos_id, ...ids]; // a text begins where another one has ended
     const mine = newRun(use_cache ? "on" : "off", prompt, max_tokens);
     // Texts that begin in another way cannot be compared.
     if (current.prompt.join() !== prompt.join()) for (const kind in runs) delete runs[kind];

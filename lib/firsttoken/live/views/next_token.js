@@ -27,8 +27,9 @@ export function nextToken(root, engine, shared) {
   const { max_context: context, vocab_size: n_vocab, eos_id } = engine.arch("target");
   const calm = matchMedia("(prefers-reduced-motion: reduce)");
   let settings = shared.get();
-  let ids = []; // the reader's tokens, and behind them the model's
-  let n_typed = 0; // how many are the reader's own
+  // The mark that every text begins after, the reader's tokens, and behind them the model's.
+  let ids = [eos_id];
+  let n_typed = 1; // how many are the reader's own, the mark among them
   let past = []; // how many there were before each step that can be taken back
   let reading; // a text whose tokens are not yet known
   let known; // a promise: they are
@@ -103,7 +104,7 @@ export function nextToken(root, engine, shared) {
     const found = await engine.tokenize(text);
     if (ended || text !== reading) return; // another edit came in between
     reading = undefined;
-    ids = found.ids;
+    ids = [eos_id, ...found.ids];
     n_typed = ids.length;
     past = [];
     line.show("");
@@ -128,7 +129,7 @@ export function nextToken(root, engine, shared) {
 
   async function grown() {
     const now = ids;
-    const text = (await engine.decode(ids)).join("");
+    const text = (await engine.decode(ids.slice(1))).join("");
     if (ids !== now) return;
     change({ text });
     paint();
@@ -144,7 +145,7 @@ export function nextToken(root, engine, shared) {
     let stopped = false;
     const job = engine.write(
       {
-        ids: ids.length ? ids : [eos_id],
+        ids,
         params: params(),
         max_tokens: settings.max_tokens,
         top: N_BARS,
@@ -219,7 +220,7 @@ export function nextToken(root, engine, shared) {
   // Paint the text as it is by now: one request at a time, and at most one in a frame.
   const paint = painter(
     latest(async () => {
-      const parts = await engine.decode(ids);
+      const parts = await engine.decode(ids.slice(1));
       if (ended || reading !== undefined) return;
       field.show(parts.map(coloured));
       size.textContent = `${ids.length} of ${context} tokens`;
@@ -227,8 +228,8 @@ export function nextToken(root, engine, shared) {
     }),
   );
   const coloured = (text, index) => {
-    const whose = index < n_typed ? "ft-typed" : "ft-written";
-    return { text, class: ids[index] === eos_id ? `${whose} ft-end` : whose };
+    const whose = index + 1 < n_typed ? "ft-typed" : "ft-written";
+    return { text, class: ids[index + 1] === eos_id ? `${whose} ft-end` : whose };
   };
 
   shared.onChange((given) => {

@@ -89,7 +89,7 @@ export function speculation(root, engine, shared) {
     const { text: words, temperature: tau, seed: number, max_tokens } = shared.get();
     const { ids } = await engine.tokenize(words);
     const params = { temperature: tau, seed: number };
-    return { ids: ids.length ? ids : [eos_id], params, max_tokens };
+    return { ids: [eos_id, ...ids], params, max_tokens };
   }
 
   async function speculate() {
