@@ -283,6 +283,7 @@ def test_generation_is_stopped(stage):
         }"""
     )
     expect(view.get_by_role("status")).to_contain_text("You stopped it")
+    view.page.wait_for_timeout(200)  # the last tokens are painted a frame later
     n_written = view.locator(".ft-behind .ft-written").count()
     assert 0 < n_written < 480
     view.page.wait_for_timeout(300)  # what came later would show now
