@@ -1,0 +1,253 @@
+"""What the model in the page costs, beside the same passes of the NumPy library.
+
+    python book/bundle.py                # once: makes what the page runs
+    python benchmarks/page.py            # prints a table, writes data/measured/page.json
+    python benchmarks/page.py --rounds 4 --out mine.json    # shorter
+
+A browser without a window runs the live views' model, for the target and for the draft. Each pass
+is timed in the page and in this program in turn, many times; what counts is the lower quartile of
+each, and their ratio within this one run. For a prompt the page makes the logits of its last token
+alone, the library those of all. Then the page's engine writes whole texts, plainly and
+by speculation, and the views write theirs while the page notes how evenly its frames come.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+# One thread, as the page has.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import numpy as np
+from playwright.sync_api import Page, sync_playwright
+from tqdm import tqdm
+
+from browser.conftest import FLAGS
+from browser.playground import Stage, model_module, served_stage
+from firsttoken import live
+from firsttoken.llama import Llama, load_model
+from firsttoken.paths import data_path
+from firsttoken.provenance import commit, load_average, processor
+from firsttoken.tokenizer import tokenizer
+
+CONTEXTS, CHECKED, PROMPT = (1, 128, 256, 500), range(1, 10), 500
+ROUNDS, BATCH_S = 40, 0.01
+WRITTEN, GAMMAS = 200, (1, 2, 4)  # tokens of a text; guesses in a round
+
+# What is timed is {n_cached, n_new}, n_cached null without a cache. The page's clock may be as
+# coarse as 0.1 ms, so that many passes are timed together.
+READ = """async ({ ids, n_cached, n_new, passes }) => {
+    const { model } = window;
+    const cache = (window.cache ??= model.newCache());
+    const held = n_cached ?? 0;
+    if (n_cached !== null && window.held !== held) {
+        cache.truncate(0);
+        if (held) model.lastLogits(ids.slice(0, held), cache);
+        window.held = held;
+    }
+    const unread = ids.slice(held, held + n_new);
+    const start = performance.now();
+    for (let i = 0; i < passes; i += 1) {
+        if (n_cached === null) model.lastLogits(unread);
+        else {
+            cache.truncate(held);
+            model.forward(unread, cache);
+        }
+    }
+    return (performance.now() - start) / passes / 1000;
+}"""
+# One text by the plain loop (gamma 0) or by speculation; the seconds of a token.
+WRITE = """async ({ ids, gamma, seed, max_tokens }) => {
+    const asked = { ids, params: { temperature: 0.5, seed }, max_tokens, gamma, top: 0 };
+    const job = gamma ? window.engine.speculate(asked) : window.engine.write(asked);
+    const written = await job.done;
+    return written.seconds / written.ids.length;
+}"""
+# Press a view's button and note when frames come, until the view has written its text.
+FRAMES = """async (name) => {
+    const named = (text) =>
+        [...document.querySelectorAll("button")].find((button) => button.textContent === text);
+    const frames = [];
+    named(name).click();
+    while (!named("Stop")) await new Promise((resolve) => setTimeout(resolve));
+    while (named("Stop")) frames.push(await new Promise(requestAnimationFrame));
+    return frames.slice(1).map((now, i) => now - frames[i]);
+}"""
+
+
+def passes() -> dict[str, tuple[int | None, int]]:
+    """Return what is timed: name to (tokens in the cache or None without one, tokens read)."""
+    return {
+        **{f"1 token after {n}": (n, 1) for n in CONTEXTS},
+        **{f"{n} tokens after 256": (256, n) for n in CHECKED if n > 1},
+        "1 token after 256, no cache": (None, 257),
+        f"prompt of {PROMPT}": (None, PROMPT),
+    }
+
+
+class InPage:
+    """The passes of the model in a page."""
+
+    def __init__(self, page: Page, ids: list[int]):
+        self.page, self.ids = page, ids
+
+    def seconds(self, n_cached: int | None, n_new: int, n_passes: int) -> float:
+        """Return the mean seconds of a pass."""
+        asked = {"ids": self.ids, "n_cached": n_cached, "n_new": n_new, "passes": n_passes}
+        return self.page.evaluate(READ, asked)
+
+
+class InPython:
+    """The same passes of the library."""
+
+    def __init__(self, model: Llama, ids: list[int]):
+        self.model, self.ids = model, ids
+        self.caches: dict[int | None, object] = {None: None}
+
+    def seconds(self, n_cached: int | None, n_new: int, n_passes: int) -> float:
+        """Return the mean seconds of a pass."""
+        if n_cached not in self.caches:
+            self.caches[n_cached] = self.model.new_cache()
+            self.model([self.ids[:n_cached]], self.caches[n_cached])
+        cache, held = self.caches[n_cached], n_cached or 0
+        unread = [self.ids[held : held + n_new]]
+        start = time.perf_counter()
+        for _ in range(n_passes):
+            if cache is not None:
+                cache.truncate(held)
+            self.model(unread, cache)
+        return (time.perf_counter() - start) / n_passes
+
+
+def race(readers: dict[str, InPage | InPython], n_rounds: int) -> dict[str, dict[str, float]]:
+    """Return the lower quartile of the milliseconds of each pass of each reader, read in turn."""
+    often = {
+        (name, reader): max(1, round(BATCH_S / readers[reader].seconds(*sizes, 2)))
+        for name, sizes in passes().items()
+        for reader in readers
+    }
+    seconds = defaultdict(list)
+    for _ in tqdm(range(n_rounds), desc="rounds"):
+        for name, sizes in passes().items():
+            for reader in readers:
+                spent = readers[reader].seconds(*sizes, often[name, reader])
+                seconds[name, reader].append(spent)
+    return {
+        name: {r: 1e3 * float(np.quantile(seconds[name, r], 0.25)) for r in readers}
+        for name in passes()
+    }
+
+
+def writing(page: Page, n_rounds: int) -> dict[str, float]:
+    """Return the tokens per second of whole texts, the choice of each token included."""
+    ids = tokenizer().encode("def read(path):\n")
+    seconds = defaultdict(list)
+    for seed in tqdm(range(n_rounds + 1), desc="texts"):
+        for gamma in (0, *GAMMAS):
+            asked = {"ids": ids, "gamma": gamma, "seed": seed, "max_tokens": WRITTEN}
+            seconds[gamma].append(page.evaluate(WRITE, asked))
+    rates = {g: 1 / float(np.quantile(s[1:], 0.25)) for g, s in seconds.items()}  # 1: warm by then
+    return {f"gamma {g}" if g else "plain": round(rate, 1) for g, rate in rates.items()}
+
+
+def frames(stage: Stage) -> dict[str, dict[str, float]]:
+    """Return how evenly a page's frames come while a view writes."""
+    views = {
+        "next token": (live.next_token(max_tokens=WRITTEN), "Generate"),
+        "cache": (live.cache(max_tokens=WRITTEN), "Write"),
+        "cache, off": (live.cache(max_tokens=WRITTEN, use_cache=False), "Write"),
+        "speculation": (live.speculation(max_tokens=WRITTEN), "Write"),
+    }
+    found = {}
+    for name, (view, button) in views.items():
+        page = stage.open(view)
+        page.locator(".ft-live-start").click()
+        page.get_by_role("button", name=button, exact=True).wait_for()
+        page.evaluate(FRAMES, button)  # warms up
+        gaps = page.evaluate(FRAMES, button)
+        found[name] = {
+            "frames": len(gaps),
+            "median_ms": round(float(np.median(gaps)), 1),
+            "95_percent_ms": round(float(np.quantile(gaps, 0.95)), 1),
+        }
+        stage.close()
+    return found
+
+
+def derived(ms: dict[str, dict[str, float]]) -> dict[str, object]:
+    """Return what follows from the times in the page, and from those of Python for comparison."""
+    step = ms["1 token after 256"]
+    return {
+        "tokens_per_s": {
+            str(n): round(1e3 / ms[f"1 token after {n}"]["page"], 1) for n in CONTEXTS
+        },
+        "prompt_tokens_per_s": round(1e3 * PROMPT / ms[f"prompt of {PROMPT}"]["page"], 1),
+        "pass_relative_to_one_token": {
+            reader: {
+                str(n): round(ms[f"{n} tokens after 256"][reader] / step[reader], 2)
+                for n in CHECKED
+                if n > 1
+            }
+            for reader in ("page", "numpy")
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--out", type=Path, default=data_path("measured/page.json"))
+    options = parser.parse_args()
+    load = load_average()
+    ids = tokenizer().encode(data_path("heldout.txt").read_text("utf-8"))[:512]
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    results = {}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        sync_playwright() as playwright,
+        playwright.chromium.launch(executable_path=chromium, args=FLAGS) as browser,
+        served_stage(browser, Path(folder)) as stage,
+    ):
+        browser_version = browser.version
+        for name in ("target", "draft"):
+            page = stage.model(model_module(Path(folder) / name), name)
+            readers = {"page": InPage(page, ids), "numpy": InPython(load_model(name), ids)}
+            ms = race(readers, options.rounds)
+            stage.close()
+            results[name] = {
+                "ms": {case: {r: round(t, 4) for r, t in row.items()} for case, row in ms.items()},
+                "times_faster_than_numpy": {
+                    case: round(row["numpy"] / row["page"], 2) for case, row in ms.items()
+                },
+                **derived(ms),
+            }
+            for case, row in ms.items():
+                print(f"{name:7s} {case:28s} page {row['page']:8.3f}  numpy {row['numpy']:8.3f} ms")
+        results["tokens_per_s_of_texts"] = writing(stage.engine(draft=True), options.rounds // 4)
+        stage.close()
+        results["frames"] = frames(stage)
+    print("tokens per second:", results["tokens_per_s_of_texts"])
+    print("frames:", results["frames"])
+    report = {
+        "rounds": options.rounds,
+        "results": results,
+        "measured": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "machine": f"{processor()}, {os.cpu_count()} cores",
+        "load_average_before": load,
+        "versions": {"chromium": browser_version, "numpy": version("numpy")},
+    }
+    options.out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
