@@ -162,6 +162,11 @@ def test_a_pasted_config_is_the_file():
         ("{}", "model_type None is not supported; expected one of llama"),
         ('{"model_type": "bert"}', "model_type 'bert' is not supported"),
         ('{"model_type": "llama", "hidden_size": -1}', "hidden_size must be a positive integer"),
+        (
+            '{"model_type": "llama", "num_hidden_layers": 1000000000}',
+            "num_hidden_layers must be at most 10,000, got 1000000000",
+        ),
+        (f'{{"num_hidden_layers": {"9" * 5000}}}', "config is not readable as JSON"),
     ],
 )
 def test_a_config_that_says_nothing_is_refused(text, words):

@@ -155,7 +155,7 @@ def read_config(text: str) -> Architecture:
     """
     try:
         content = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also for numbers of 5000 digits
         raise ValueError(f"config is not readable as JSON ({error})") from None
     if not isinstance(content, dict):
         raise ValueError(f"config holds a {type(content).__name__}, expected an object")

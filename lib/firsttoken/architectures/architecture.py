@@ -198,7 +198,7 @@ class Architecture:
     @property
     def layer_windows(self) -> tuple[int | None, ...]:
         """The attention window of each layer; None where it sees the whole context."""
-        local = range(self.n_layers) if self.local_layers is None else self.local_layers
+        local = set(range(self.n_layers) if self.local_layers is None else self.local_layers)
         return tuple(self.window if i in local else None for i in range(self.n_layers))
 
     def replace(self, **changes: Any) -> "Architecture":

@@ -8,6 +8,10 @@ from typing import Any
 
 from firsttoken.architectures.architecture import Architecture
 
+# Layers are counted one by one: with a billion of them, which only a slip or a joke asks for, the
+# closed forms would not come to an end.
+_MOST_LAYERS = 10_000
+
 
 def from_hf_config(config: str | Path | Mapping[str, Any]) -> Architecture:
     """Return the architecture that a Hugging Face `config.json` describes.
@@ -37,6 +41,11 @@ def from_hf_config(config: str | Path | Mapping[str, Any]) -> Architecture:
     for key in ("num_hidden_layers", "num_attention_heads", "hidden_size"):
         if not isinstance(values[key], int) or values[key] < 1:
             raise ValueError(f"config: {key} must be a positive integer, got {values[key]!r}")
+    if values["num_hidden_layers"] > _MOST_LAYERS:
+        raise ValueError(
+            f"config: num_hidden_layers must be at most {_MOST_LAYERS:,}, "
+            f"got {values['num_hidden_layers']}"
+        )
     fields = _common_fields(values) | _windows(values)
     if model_type in ("gpt2", "gptj"):
         fields |= _gpt_fields(values)
