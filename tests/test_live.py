@@ -95,7 +95,9 @@ def test_written_folder_is_complete(tmp_path):
     assert json.loads((place / "manifest.json").read_text("utf-8")) == assets.manifest()
 
 
-@pytest.mark.parametrize("text", ["def ", '"</div><script>alert(1)</script>', "a'b&amp;\n\t", ""])
+@pytest.mark.parametrize(
+    "text", ["def ", '"</div><script>alert(1)</script>', "a'b&amp;\n\t", "", r"$\cost$"]
+)
 def test_site_html_carries_the_settings(text):
     view = live.next_token(text, temperature=0.5)
     elements = Elements(views.site_html(view.view, view.settings, view.still))
@@ -220,6 +222,13 @@ def test_surprise_knows_the_held_out_text():
 def test_a_wrong_setting_of_the_inside_is_named(name, value):
     with pytest.raises(ValueError, match="layer" if name == "silenced" else name):
         live.inside(**{name: value})
+
+
+@pytest.mark.parametrize("silenced", [5, [5], [(1, 2, 3)]])
+def test_heads_that_are_no_pairs_are_named(silenced):
+    view = live.inside()
+    with pytest.raises(ValueError, match="silenced must be pairs of layer and head"):
+        view.settings = {**view.settings, "silenced": silenced}
 
 
 @pytest.mark.parametrize("text", [3, "\ud800", "é" * 32_769])

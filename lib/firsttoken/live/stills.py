@@ -105,7 +105,8 @@ def next_token(settings: Mapping[str, Any]) -> str:
         _draw_bars(ax, [piece(i) for i in top], 100 * before[top], 100 * after[top])
         text = settings["text"]
         cut = "…" if len(text) > _TEXT_SHOWN else ""
-        ax.set_title(f"{cut}{visible(text[-_TEXT_SHOWN:])}", family="monospace", x=-0.2)
+        title = f"{cut}{visible(text[-_TEXT_SHOWN:])}"
+        ax.set_title(title, family="monospace", x=-0.2, parse_math=False)
         fig.subplots_adjust(left=0.2, bottom=0.2)
     chances = ", ".join(
         f"{piece(i)} {before[i]:.1%}" + ("" if after[i] else ", dropped") for i in top
@@ -124,7 +125,7 @@ def _draw_bars(ax: plt.Axes, names: list[str], before: np.ndarray, after: np.nda
         ground, line = (blue + "38", "-") if kept else ("none", "--")
         ax.barh(place, p, height=0.8, edgecolor=blue, facecolor=ground, linestyle=line)
     ax.barh(places, after, height=0.4, color=blue)
-    ax.set_yticks(places, names, family="monospace")
+    ax.set_yticks(places, names, family="monospace", parse_math=False)  # $ is a token, too
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
     ax.set_xlabel("probability in %\npale: the model's, strong: with the settings")

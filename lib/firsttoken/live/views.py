@@ -136,7 +136,11 @@ def _check_setting(name: str, value: Any) -> None:
     elif name == "use_cache" and not isinstance(value, bool):
         raise ValueError(f"use_cache must be True or False, got {value!r}")
     elif name == "silenced":
-        for layer, head in value:
+        try:
+            pairs = [(layer, head) for layer, head in value]
+        except (TypeError, ValueError):
+            raise ValueError(f"silenced must be pairs of layer and head, got {value!r}") from None
+        for layer, head in pairs:
             _check_setting("layer", layer)
             _check_setting("head", head)
     elif name in _REAL:
