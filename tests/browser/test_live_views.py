@@ -322,6 +322,33 @@ def test_an_edit_makes_all_text_the_readers(stage):
     expect(view.get_by_role("button", name="Undo")).to_have_attribute("aria-disabled", "true")
 
 
+def test_the_button_stops_what_was_begun_before_the_last_end(stage):
+    """An edit ends one text and a press begins another before the first one's end is known."""
+    page = stage.open(live.next_token(TEXT, temperature=0, max_tokens=400))
+    view = start(page)
+    settled_bars(view)
+    go = view.get_by_role("button", name="Generate")
+    go.click()
+    expect(view.get_by_role("button", name="Stop")).to_be_visible()
+    names = view.evaluate(
+        """async view => {
+            const [field, go] = ["textarea", "button.ft-primary"].map(n => view.querySelector(n));
+            field.value = "class Stack:";
+            field.dispatchEvent(new Event("input"));
+            go.click();
+            const text = view.querySelector(".ft-seen");
+            const names = [];
+            while (names.length < 20) {
+                await new Promise(requestAnimationFrame);
+                if (/^[1-9].* per second.$/.test(text.innerText)) names.push(go.innerText);
+                if (/You stopped|ended|full/.test(text.innerText)) break;
+            }
+            return names;
+        }"""
+    )
+    assert set(names) == {"Stop"}
+
+
 def test_end_of_text_has_a_name(stage):
     view = start(stage.open(live.next_token(ENDS, temperature=0.0)))
     settled_bars(view)

@@ -178,7 +178,7 @@ export function nextToken(root, engine, shared) {
     } catch (error) {
       words = error.message;
     }
-    go.textContent = "Generate";
+    if (!writing || writing === handle) go.textContent = "Generate"; // not if another one began
     if (writing !== handle) return; // the text was edited meanwhile
     writing = undefined;
     line.say(words);
