@@ -136,6 +136,14 @@ def test_a_text_that_fills_the_context_is_refused(stage):
     expect(page.get_by_role("button", name="Write", exact=True)).to_be_enabled()
 
 
+def test_a_text_of_one_token_needs_no_guess(stage):
+    """It is written to its end, though there is no share of guesses to show."""
+    page = started(stage, live.speculation(PROMPT, max_tokens=1))
+    press(page, "Write")
+    expect(page.get_by_role("status")).to_contain_text("1 token in 1 pass of the target")
+    expect(page.locator('[data-name="alpha"]')).to_have_text("–")
+
+
 def test_rejected_guesses_can_be_hidden(stage):
     page = started(stage, live.speculation(PROMPT, temperature=1.5, max_tokens=40))
     press(page, "Write")

@@ -306,8 +306,8 @@ function verdictOf({ measured, check_cost }) {
 }
 
 function summary(rounds, gamma, plain) {
-  const { alpha, per_pass, tokens } = counted(rounds);
-  if (alpha === undefined) return "Stopped before the end of the first round.";
+  const { per_pass, tokens } = counted(rounds);
+  if (!rounds.length) return "Stopped before the end of the first round.";
   const passes = `${plural(tokens, "token")} in ${plural(rounds.length, "pass", "passes")}`;
   const words = `${passes} of the target, ${per_pass.toFixed(2)} per pass.`;
   const race = plain && compared(rounds, gamma, plain);
