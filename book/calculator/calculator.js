@@ -34,7 +34,7 @@ function showForm() {
 
 function fill(values) {
   for (const [name, value] of Object.entries(values)) {
-    const field = form.elements[name];
+    const field = form.elements.namedItem(name);
     if (!field) continue;
     // What no menu offers is shown as it came: the library says what is wrong with it.
     if (field.options && ![...field.options].some((option) => option.value === value)) {

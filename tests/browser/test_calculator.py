@@ -299,11 +299,14 @@ def test_a_config_too_long_for_a_link_is_said(running):
 
 
 def test_a_link_of_another_kind(site):
-    """A heading's link loads nothing; a damaged one is told what is wrong with it."""
+    """A heading's link loads nothing; a damaged one is told what is wrong with it.
+
+    "length" is a property of every form, and no field.
+    """
     page = site.open("#what-is-counted")
     page.wait_for_load_state("networkidle")
     assert not any("pyodide" in url for url in site.requests)
-    page = site.open("#model=Llama-5&batch=2&nonsense=1")
+    page = site.open("#model=Llama-5&batch=2&nonsense=1&length=3")
     problem = page.locator("#ft-model-problem")
     expect(problem).to_contain_text("model 'Llama-5' is unknown", timeout=LOADED_MS)
     expect(page.locator("#ft-batch")).to_have_value("2")
