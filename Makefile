@@ -124,7 +124,7 @@ similarity: .venv/classroom ## show similar code of different students (COURSE=~
 	@$(PY) classroom/similarity.py "$(COURSE)"
 
 bench: .venv/test ## compare speed with other programs (minutes; wants a quiet machine)
-	@for program in benchmarks/*.py; do echo "Running $$program."; $(PY) $$program || exit 1; done
+	@for program in benchmarks/*.py; do echo "Running $$program."; PYTHONPATH=tests $(PY) $$program || exit 1; done
 
 check: .venv/test .venv/book ## what CI runs: linters, tests, site, real browsers
 	@echo "Checking style."

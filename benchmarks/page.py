@@ -1,8 +1,10 @@
 """What the model in the page costs, beside the same passes of the NumPy library.
 
     python book/bundle.py                # once: makes what the page runs
-    python benchmarks/page.py            # prints a table, writes data/measured/page.json
-    python benchmarks/page.py --rounds 4 --out mine.json    # shorter
+    PYTHONPATH=tests python benchmarks/page.py    # prints a table, writes data/measured/page.json
+    PYTHONPATH=tests python benchmarks/page.py --rounds 4 --out mine.json    # shorter
+
+It opens its page as the browser tests do, whose modules PYTHONPATH names.
 
 A browser without a window runs the live views' model, for the target and for the draft. Each pass
 is timed in the page and in this program in turn, many times; what counts is the lower quartile of
@@ -15,7 +17,6 @@ import argparse
 import json
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -25,7 +26,6 @@ from pathlib import Path
 
 # One thread, as the page has.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import numpy as np
 from playwright.sync_api import Page, sync_playwright
