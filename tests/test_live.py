@@ -5,6 +5,7 @@ import hashlib
 import json
 from html.parser import HTMLParser
 
+import ipywidgets
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -320,3 +321,19 @@ def test_a_view_is_a_widget_here_and_html_on_the_site(monkeypatch):
     assert "application/vnd.jupyter.widget-view+json" in bundle
     monkeypatch.setenv("FIRSTTOKEN_SITE", "1")
     assert set(view._repr_mimebundle_()) == {"text/html"}
+
+
+def test_a_page_of_the_site_carries_no_widget_for_a_view(monkeypatch):
+    """Its script alone would be 100 KB, and the page would look for anywidget elsewhere."""
+
+    def models() -> set[str]:
+        return set(ipywidgets.Widget.get_manager_state()["state"])
+
+    before = models()
+    live.next_token()
+    assert models() > before
+    before = models()
+    monkeypatch.setenv("FIRSTTOKEN_SITE", "1")
+    view = live.next_token()
+    view.text = "class"
+    assert models() == before and view.ids == tokenizer().encode_document("class")

@@ -81,6 +81,11 @@ class View(anywidget.AnyWidget):
         )
         self.on_msg(self._answer)
 
+    def open(self) -> None:
+        """Open the way to JupyterLab; a page of the site has none, and would carry it in vain."""
+        if not _on_site():
+            super().open()
+
     @property
     def text(self) -> str:
         """The reader's text, and what the model has added to it."""
@@ -109,7 +114,7 @@ class View(anywidget.AnyWidget):
         return settings
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        if os.environ.get("FIRSTTOKEN_SITE") == "1":
+        if _on_site():
             return {"text/html": site_html(self.view, self.settings, self.still)}
         return super()._repr_mimebundle_(**options)
 
@@ -127,6 +132,10 @@ class View(anywidget.AnyWidget):
 def _check_settings(settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         _check_setting(name, value)
+
+
+def _on_site() -> bool:
+    return os.environ.get("FIRSTTOKEN_SITE") == "1"
 
 
 def _check_setting(name: str, value: Any) -> None:
