@@ -347,6 +347,19 @@ def test_the_button_stops_what_was_begun_before_the_last_end(stage):
     assert set(names) == {"Stop"}
 
 
+def test_a_worker_that_died_is_told(stage):
+    """The bars of the settings before would look like those of the new ones."""
+    page = stage.open(live.next_token(TEXT))
+    view = start(page)
+    settled_bars(view)
+    page.workers[0].evaluate("() => { setTimeout(() => { throw new Error('out of memory'); }); }")
+    page.wait_for_timeout(300)
+    view.get_by_label("Temperature").press("ArrowRight")
+    expect(view.get_by_role("status")).to_contain_text("cannot run the model")
+    assert shown_bars(view) == []
+    stage.troubles[:] = [t for t in stage.troubles if "out of memory" not in t]
+
+
 def test_end_of_text_has_a_name(stage):
     view = start(stage.open(live.next_token(ENDS, temperature=0.0)))
     settled_bars(view)

@@ -199,23 +199,38 @@ export function nextToken(root, engine, shared) {
     );
 
   // Ask for the next token's distribution; of several questions only the last one matters.
-  const predict = latest(async () => {
-    if (ids.length > context) {
-      chart.draw([]);
-      counts.textContent = "";
-      return sayFull();
-    }
-    const asked = ids;
-    const found = await engine.next({ ids, params: params(), top: N_BARS });
-    if (ended || writing || ids !== asked) return;
-    chart.draw(rows(found.top));
-    counts.textContent =
-      `${found.n_kept.toLocaleString("en")} of ${n_vocab.toLocaleString("en")} tokens kept. ` +
-      `Entropy: ${found.entropy_bits.toFixed(2)} bits, ` +
-      `with your settings ${found.kept_entropy_bits.toFixed(2)}.`;
-    if (awaited) line.speak(counts.textContent);
-    awaited = false;
-  });
+  const predict = latest(
+    told(async () => {
+      if (ids.length > context) {
+        chart.draw([]);
+        counts.textContent = "";
+        return sayFull();
+      }
+      const asked = ids;
+      const found = await engine.next({ ids, params: params(), top: N_BARS });
+      if (ended || writing || ids !== asked) return;
+      chart.draw(rows(found.top));
+      counts.textContent =
+        `${found.n_kept.toLocaleString("en")} of ${n_vocab.toLocaleString("en")} tokens kept. ` +
+        `Entropy: ${found.entropy_bits.toFixed(2)} bits, ` +
+        `with your settings ${found.kept_entropy_bits.toFixed(2)}.`;
+      if (awaited) line.speak(counts.textContent);
+      awaited = false;
+    }),
+  );
+
+  // What the engine refuses is said; the bars of another text or setting would say something wrong.
+  function told(task) {
+    return async () => {
+      try {
+        await task();
+      } catch (error) {
+        chart.draw([]);
+        counts.textContent = "";
+        line.say(error.message);
+      }
+    };
+  }
 
   // Paint the text as it is by now: one request at a time, and at most one in a frame.
   const paint = painter(
