@@ -17,7 +17,7 @@ const MOST_BYTES = 65_536;
 const TYPING_MS = 350;
 const LATE_MS = 300; // what takes longer has a bar
 const CHUNK = 1500; // tokens that are laid out in one frame
-const MOST_BITS = 8; // per byte: for a reader to whom all bytes are equally likely
+const ALL_ALIKE_BITS = 8; // per byte: for a reader to whom all bytes are equally likely
 const STEPS = [0.5, 1, 2, 4, 8]; // bits: where the colour changes
 const MOST_SURPRISING = 10;
 const CONTEXT = 3; // tokens before one that say where it stands
@@ -234,22 +234,23 @@ function hint({ ids }) {
 function compared({ ids, bits_per_byte }, packed, heldOut) {
   const known = [
     { name: "the model, on Python new to it", value: heldOut },
-    { name: "who knows nothing", value: MOST_BITS },
+    { name: "knowing nothing", value: ALL_ALIKE_BITS },
   ];
-  if (packed) known.push({ name: "gzip, on your text", value: packed });
+  if (packed) known.push({ name: "gzip and its header, on your text", value: packed });
   if (ids.length) known.push({ name: "the model, on your text", value: bits_per_byte, own: true });
   return known.filter(({ value }) => value !== undefined).sort((a, b) => a.value - b.value);
 }
 
-// Named numbers as bars on one scale.
+// Named numbers as bars on one scale, whose end is the largest.
 function rows() {
   const list = make("ul", { class: "ft-references", "aria-label": "Bits per byte" });
   return {
     element: list,
     draw: (given) => {
+      const most = Math.max(...given.map(({ value }) => value));
       const items = given.map(({ name, value, own }) => {
         const bar = make("span", { class: "ft-bar" });
-        bar.style.width = `${Math.min(100, (100 * value) / MOST_BITS)}%`;
+        bar.style.width = `${(100 * value) / most}%`;
         return make(
           "li",
           { class: own && "ft-own" },
