@@ -256,3 +256,13 @@ def test_the_page_opens_with_an_example_and_loads_no_script_without_a_place():
     html = page.page()
     assert "<script" not in html and "<form" not in html and "ft-verdict" in html
     assert '<script type="module" src="../x/calculator.js">' in page.page("../x/", 1, 1)
+
+
+@pytest.mark.parametrize(("accelerator", "said"), [("L4", True), ("M1", False)])
+def test_more_devices_are_named_where_they_can_split_a_model(accelerator, said):
+    asked = {"model": "Llama-3.1-70B", "accelerator": accelerator}
+    html = json.loads(page.answer(json.dumps(asked)))["results"]
+    assert "Does not fit" in html
+    assert ("It would fit on" in html) == said
+    two = json.loads(page.answer(json.dumps(asked | {"n_devices": "2"})))
+    assert ("link_bandwidth" in two.get("problem", "")) != said

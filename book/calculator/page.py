@@ -243,7 +243,9 @@ def results(
     if found.dollars_per_million is not None:
         cost = dollars(found.dollars_per_million["layers"])
         facts.append(("A million output tokens, at least", cost))
-    more = "" if found.fits else f"<small>It would fit on {found.min_devices:,} devices.</small>"
+    # Without a link, devices cannot split a model.
+    splits = not found.fits and accelerator.link_bandwidth is not None
+    more = f"<small>It would fit on {found.min_devices:,} devices.</small>" if splits else ""
     shape = (
         f"{escape(arch.name)}, {format_count(arch.n_params)} parameters, on {n_devices} × "
         f"{accelerator.name}: batch {batch:,}, context {context:,}, "
