@@ -135,6 +135,7 @@ def test_the_price_is_that_of_all_devices():
         ({"dtype": "fp7"}, "dtype 'fp7' is unknown"),
         ({"kv_dtype": "fp7"}, "dtype 'fp7' is unknown"),
         ({"dollars_per_hour": -1}, "dollars_per_hour must not be negative, got -1"),
+        ({"dollars_per_hour": math.inf}, "dollars_per_hour must be finite, got inf"),
         ({"dollars_per_hour": math.nan}, "dollars_per_hour must not be negative, got nan"),
         ({"accelerator": M1, "n_devices": 2}, "link_bandwidth must be positive, got None"),
     ],

@@ -200,8 +200,8 @@ def cost_per_million_tokens(
     that is idle half the time (`utilization` 0.5) makes its tokens twice as dear.
 
     Units:  dollars per million tokens
-    Raises: ValueError for a rate that is not positive, a negative price, a utilization outside
-            (0, 1].
+    Raises: ValueError for a rate that is not positive, a negative or infinite price, a utilization
+            outside (0, 1].
 
     >>> round(cost_per_million_tokens(tokens_per_s=2689.5, dollars_per_hour=10.8), 3)
     1.115
@@ -210,6 +210,8 @@ def cost_per_million_tokens(
         raise ValueError(f"tokens_per_s must be positive, got {tokens_per_s!r}")
     if not dollars_per_hour >= 0:
         raise ValueError(f"dollars_per_hour must not be negative, got {dollars_per_hour!r}")
+    if math.isinf(dollars_per_hour):
+        raise ValueError(f"dollars_per_hour must be finite, got {dollars_per_hour!r}")
     if not 0 < utilization <= 1:
         raise ValueError(f"utilization must lie in (0, 1], got {utilization!r}")
     return dollars_per_hour / 3600 / (tokens_per_s * utilization) * 1e6
