@@ -308,6 +308,25 @@ def test_the_last_letter_counts(stage):
     expect(view.locator(".ft-behind .ft-written")).to_have_count(12)
 
 
+ROBOT = "class Robot:\n    def walk(self, steps):"
+
+
+@pytest.mark.parametrize("how", ["at once", "settled", "writing"])
+def test_no_letter_is_lost(stage, how):
+    """Letters come faster than answers, in place of a text: none is overwritten by an older one."""
+    view = start(stage.open(live.next_token(TEXT, max_tokens=400)))
+    if how != "at once":
+        settled_bars(view)
+    if how == "writing":
+        view.get_by_role("button", name="Generate").click()
+    field = view.get_by_label("Your text")
+    for _ in range(4):
+        field.press("Control+a")
+        view.page.keyboard.type(ROBOT)
+        wait_for_bars(view, expected_bars(tokenizer().encode_document(ROBOT)))
+        expect(field).to_have_value(ROBOT)
+
+
 def test_an_edit_makes_all_text_the_readers(stage):
     view = start(stage.open(live.next_token(TEXT, max_tokens=10)))
     settled_bars(view)

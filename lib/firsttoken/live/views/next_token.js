@@ -32,6 +32,7 @@ export function nextToken(root, engine, shared) {
   let n_typed = 1; // how many are the reader's own, the mark among them
   let past = []; // how many there were before each step that can be taken back
   let reading; // a text whose tokens are not yet known
+  let n_edits = 0; // how often a text was put in the place of all that stood here
   let known; // a promise: they are
   let writing; // the handle of the engine's job
   let awaited = false; // whether the next answer is to be spoken
@@ -101,6 +102,7 @@ export function nextToken(root, engine, shared) {
     writing?.stop();
     writing = undefined;
     reading = text;
+    n_edits += 1;
     const found = await engine.tokenize(text);
     if (ended || text !== reading) return; // another edit came in between
     reading = undefined;
@@ -130,7 +132,7 @@ export function nextToken(root, engine, shared) {
   async function grown() {
     const now = ids;
     const text = (await engine.decode(ids.slice(1))).join("");
-    if (ids !== now) return;
+    if (ids !== now || reading !== undefined) return;
     change({ text });
     paint();
     predict();
@@ -235,8 +237,10 @@ export function nextToken(root, engine, shared) {
   // Paint the text as it is by now: one request at a time, and at most one in a frame.
   const paint = painter(
     latest(async () => {
+      if (reading !== undefined) return;
+      const edit = n_edits;
       const parts = await engine.decode(ids.slice(1));
-      if (ended || reading !== undefined) return;
+      if (ended || edit !== n_edits) return; // or letters typed meanwhile would be lost
       field.show(parts.map(coloured));
       size.textContent = `${ids.length} of ${context} tokens`;
       enable(undo, past.length > 0 && !writing);
