@@ -155,7 +155,8 @@ def test_a_pasted_config_is_the_file():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "config is not readable as JSON (Expecting value: line 1 column 1"),
+        ("", "config is empty, expected the content of a config.json"),
+        (" \n", "config is empty, expected the content of a config.json"),
         ('{"model_type": "llama",}', "config is not readable as JSON"),
         ("[" * 100_000, "config is not readable as JSON"),
         ("[1, 2]", "config holds a list, expected an object"),
@@ -264,6 +265,22 @@ def test_more_devices_are_named_where_they_can_split_a_model(accelerator, said):
     asked = {"model": "Llama-3.1-70B", "accelerator": accelerator}
     html = json.loads(page.answer(json.dumps(asked)))["results"]
     assert "Does not fit" in html
-    assert ("It would fit on" in html) == said
+    assert ("devices would hold it" in html) == said
     two = json.loads(page.answer(json.dumps(asked | {"n_devices": "2"})))
     assert ("link_bandwidth" in two.get("problem", "")) != said
+
+
+def test_the_page_advises_what_it_offers():
+    """3 devices would do, but none can be chosen; a smaller batch is the other way out."""
+    big = page.START | {"model": "Llama-3.1-70B", "n_devices": "2"}
+    answer = json.loads(page.answer(json.dumps(big)))["results"]
+    found = plan(ARCHITECTURES["Llama-3.1-70B"], ACCELERATORS["H100-SXM"], 2, 32, 8192)
+    assert found.min_devices == 3 and not found.fits
+    assert "4 devices would hold it." in answer
+    assert f"A batch of {found.max_batch} would fit." in answer
+    assert "Tokens per second, at most, if it fitted" in answer
+    fits = json.loads(page.answer(json.dumps(page.START)))["results"]
+    assert "would hold it" not in fits and "if it fitted" not in fits
+    long = page.START | {"model": "Llama-2-7B", "context": "8192", "batch": "1"}
+    answer = json.loads(page.answer(json.dumps(long)))["results"]
+    assert "The model is made for 4,096 tokens, not for 8,192." in answer

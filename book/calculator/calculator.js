@@ -119,10 +119,13 @@ function show({ results: html, summary, field, problem }) {
     announce(problem);
     return;
   }
+  const first = !good;
   good = asked;
   results.innerHTML = html;
   results.classList.remove("ft-outdated");
   announce(summary);
+  // On a small screen the answer to the first question stands below the form.
+  if (first) results.firstElementChild.scrollIntoView({ block: "nearest" });
 }
 
 function outdated(words) {

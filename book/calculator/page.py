@@ -29,6 +29,7 @@ START = {
 """The settings by name, as the form sends them: text."""
 
 OWN = "config"  # in the menu of models: the pasted one
+N_DEVICES = (1, 2, 4, 8, 16)  # layers are split by halves
 FIELD_OF = {name: name for name in START} | {"n": "n_devices"}  # by what an error begins with
 MODEL_SAYS = {
     "memory": "All weights and the cache are read once.",
@@ -141,7 +142,7 @@ def page(place: str = "", total_bytes: int = 0, packed_bytes: int = 0) -> str:
 def form(packed_bytes: int) -> str:
     models = [(name, name) for name in ARCHITECTURES] + [(OWN, "a config.json of your own")]
     devices = [(name, device_label(device)) for name, device in ACCELERATORS.items()]
-    counts = [(str(n), str(n)) for n in (1, 2, 4, 8, 16)]
+    counts = [(str(n), str(n)) for n in N_DEVICES]
     formats = [(name, name) for name in BYTES if name != "tf32"]  # that one is stored as fp32
     return (
         '<form class="ft-form" novalidate>'
@@ -232,20 +233,19 @@ def results(
         else f"<small>The model is made for {arch.max_context:,}.</small>"
     )
     longest = "memory sets no limit" if found.max_context is None else f"{found.max_context:,}"
+    # What a model would do if memory held it is worth knowing, but no answer.
+    if_held = "" if found.fits else ", if it fitted"
     facts = [
         ("Largest batch at this context", f"{found.max_batch:,}"),
         ("Largest context at this batch", f"{longest}{trained}"),
-        ("One step, at least", format_time(step.step_s)),
-        ("Tokens per second, at most", rate(step.tokens_per_s)),
-        ("Tokens per second of one request", rate(1 / step.step_s)),
-        (f"Reading a prompt of {context:,}, at least", format_time(found.prefill_s)),
+        (f"One step, at least{if_held}", format_time(step.step_s)),
+        (f"Tokens per second, at most{if_held}", rate(step.tokens_per_s)),
+        (f"Tokens per second of one request{if_held}", rate(1 / step.step_s)),
+        (f"Reading a prompt of {context:,}, at least{if_held}", format_time(found.prefill_s)),
     ]
     if found.dollars_per_million is not None:
         cost = dollars(found.dollars_per_million["layers"])
-        facts.append(("A million output tokens, at least", cost))
-    # Without a link, devices cannot split a model.
-    splits = not found.fits and accelerator.link_bandwidth is not None
-    more = f"<small>It would fit on {found.min_devices:,} devices.</small>" if splits else ""
+        facts.append((f"A million output tokens, at least{if_held}", cost))
     shape = (
         f"{escape(arch.name)}, {format_count(arch.n_params)} parameters, on {n_devices} × "
         f"{accelerator.name}: batch {batch:,}, context {context:,}, "
@@ -254,7 +254,8 @@ def results(
     )
     return (
         f'<p class="ft-verdict" data-fits="{str(found.fits).lower()}"><strong>{verdict}: '
-        f"{size(found.device_bytes)} of {size(capacity)}{each}</strong>{more}</p>"
+        f"{size(found.device_bytes)} of {size(capacity)}{each}</strong>"
+        f"{advice(arch, accelerator, found, context)}</p>"
         f'<p class="ft-shape">{shape}.</p>'
         + '<dl class="ft-facts">'
         + "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts)
@@ -266,6 +267,19 @@ def results(
         + picture("context", found.cache_by_context, found, n_devices * capacity, context)
         + "</div>"
     )
+
+
+def advice(arch: Architecture, device: Accelerator, found: Plan, context: int) -> str:
+    """Return what the verdict does not say: what would fit, and what the model is not made for."""
+    said = []
+    if not found.fits and device.link_bandwidth is not None:  # else they cannot split a model
+        enough = next((n for n in N_DEVICES if n >= found.min_devices), found.min_devices)
+        said.append(f"{enough:,} devices would hold it.")
+    if not found.fits and found.max_batch:
+        said.append(f"A batch of {found.max_batch:,} would fit.")
+    if arch.max_context is not None and context > arch.max_context:
+        said.append(f"The model is made for {arch.max_context:,} tokens, not for {context:,}.")
+    return "".join(f"<small>{sentence}</small>" for sentence in said)
 
 
 def summary(found: Plan) -> str:

@@ -148,11 +148,13 @@ def plan(
 def read_config(text: str) -> Architecture:
     """Return the architecture that the text of a Hugging Face `config.json` describes.
 
-    Raises: ValueError for a text that is no JSON object, and as `from_hf_config`.
+    Raises: ValueError for an empty text or one that is no JSON object, and as `from_hf_config`.
 
     >>> read_config('{"model_type": "gpt2"}').n_params
     124439808
     """
+    if not text.strip():
+        raise ValueError("config is empty, expected the content of a config.json")
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: also for numbers of 5000 digits
