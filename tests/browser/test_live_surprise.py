@@ -28,6 +28,21 @@ TEXTS = {
     "longer than the context": LONG,
 }
 
+WIDE_TEXTS = {
+    "a long line": "x = [" + ", ".join(f"item_{i}" for i in range(24)) + "]",
+    "a long word": "honorificabilitudinitatibus" * 9,
+    "200 lines": "".join(HELD_OUT.splitlines(keepends=True)[:200]),
+}
+# What in the view ends beyond its frame, unless it is in a box that scrolls or cuts what it holds.
+TOO_WIDE = """view => {
+    const end = view.getBoundingClientRect().right;
+    const cut = node => node !== view
+        && (getComputedStyle(node).overflowX !== "visible" || cut(node.parentElement));
+    return [...view.querySelectorAll("*")]
+        .filter(node => node.getBoundingClientRect().right > end && !cut(node.parentElement))
+        .map(node => node.className);
+}"""
+
 pytestmark = pytest.mark.browser
 
 
@@ -147,6 +162,27 @@ def test_the_most_surprising_come_first_and_are_found(stage):
     page.keyboard.press("ArrowRight")
     expect(tokens(page).nth(int(bits.argmax()) + 1)).to_have_attribute("aria-selected", "true")
     assert page.locator(".ft-losses [tabindex='0']").count() == 1
+
+
+@pytest.mark.parametrize("text", WIDE_TEXTS.values(), ids=WIDE_TEXTS)
+def test_no_text_is_too_wide_for_a_phone(stage, text):
+    """Nor are the lines that are laid out only when they are scrolled to."""
+    page = started(stage, screen="phone")
+    view, losses = page.locator(".ft-live"), page.locator(".ft-losses")
+    # The text is read while the tokens are far from the screen: they are not laid out yet.
+    page.add_style_tag(content="main { padding-block: 5000px }")
+    page.evaluate("scrollTo(0, 0)")
+    page.get_by_label("Your text").evaluate(
+        "(field, text) => { field.value = text; field.dispatchEvent(new Event('input')); }", text
+    )
+    expect(tokens(page)).to_have_count(len(TOKENIZER.encode(text)), timeout=30_000)
+    assert view.evaluate(TOO_WIDE) == []
+    for place in (page.get_by_label("Your text"), losses, page.locator(".ft-most li").last):
+        place.scroll_into_view_if_needed()
+        page.evaluate("() => new Promise(done => setTimeout(done, 100))")
+        assert view.evaluate(TOO_WIDE) == []
+        assert losses.evaluate("box => box.scrollWidth <= box.clientWidth")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_no_text_and_then_some(stage):

@@ -665,10 +665,12 @@ var et='var ye=Uint8Array.fromBase64||(()=>{for(var e=new Uint8Array(128),t=0;t<
    steps are ordered for every eye. */
 .ft-live .ft-surprise {
   display: grid;
+  grid-template-columns: minmax(0, 1fr);
   gap: 1rem;
 }
 .ft-live .ft-whole {
   display: grid;
+  grid-template-columns: minmax(0, 1fr);
   gap: 0.5rem;
 }
 .ft-live .ft-whole .ft-seen {
@@ -739,7 +741,7 @@ var et='var ye=Uint8Array.fromBase64||(()=>{for(var e=new Uint8Array(128),t=0;t<
 }
 .ft-live .ft-chunk {
   content-visibility: auto;
-  contain-intrinsic-size: auto 60rem;
+  contain-intrinsic-block-size: auto 60rem; /* its height alone: it is as wide as its box */
 }
 .ft-live [data-level] {
   --level: 0;
