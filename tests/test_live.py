@@ -337,3 +337,9 @@ def test_a_page_of_the_site_carries_no_widget_for_a_view(monkeypatch):
     view = live.next_token()
     view.text = "class"
     assert models() == before and view.ids == tokenizer().encode_document("class")
+
+
+def test_numbers_of_numpy_are_numbers_on_the_site(monkeypatch):
+    monkeypatch.setenv("FIRSTTOKEN_SITE", "1")
+    view = live.next_token(top_k=np.int64(5), temperature=np.float32(0.5))
+    assert view._repr_mimebundle_() == live.next_token(top_k=5, temperature=0.5)._repr_mimebundle_()

@@ -75,7 +75,8 @@ class View(anywidget.AnyWidget):
         super().__init__(
             view=view,
             still=still,
-            settings=dict(settings),
+            # A page's JSON knows no NumPy numbers.
+            settings={k: v.item() if hasattr(v, "item") else v for k, v in settings.items()},
             manifest=assets.manifest(),
             version=assets.version(),
         )

@@ -119,7 +119,9 @@ function startWorker(onFailure) {
   };
   // Errors of requests come as messages; this is a worker that does not run at all.
   thread.onerror = ({ message }) => {
-    failure = new Error(`The browser cannot run the model: ${message ?? "no worker started"}.`);
+    failure = new Error(
+      `The browser cannot run the model: ${message ?? "no worker started"}. Reload the page to try again.`,
+    );
     for (const { reject } of waiting.values()) reject(failure);
     onFailure();
   };
