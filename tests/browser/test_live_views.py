@@ -210,6 +210,18 @@ def test_slider_by_pointer(stage, screen):
     expect(view.locator(".ft-counts")).to_contain_text(f"{k} of 1,024 tokens kept")
 
 
+def test_a_phone_shows_bars_and_temperature_at_once(stage):
+    view = start(stage.open(live.next_token(TEXT), screen="phone"))
+    settled_bars(view)
+    bars = view.get_by_role("list", name="Likeliest next tokens")
+    expect(bars.get_by_role("listitem")).to_have_count(6)
+    top = bars.bounding_box()["y"]
+    knob = view.get_by_role("slider").first
+    expect(knob).to_have_accessible_name("Temperature")
+    box = knob.bounding_box()
+    assert box["y"] + box["height"] - top < SCREENS["phone"]["height"] * 0.75
+
+
 def wait_for_bars(view, expected) -> None:
     for _ in range(100):
         if shown_bars(view) == expected:

@@ -92,7 +92,7 @@ export function nextToken(root, engine, shared) {
   root.append(
     make("div", {}, field.element, legend),
     make("div", {}, make("div", { class: "ft-row" }, go, undo), line.element),
-    make("div", {}, chart.element, counts),
+    make("div", { class: "ft-choice" }, chart.element, counts),
     knobs.element,
     make("div", { class: "ft-row" }, reset, most.element, seed.element, another),
   );
