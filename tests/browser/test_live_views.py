@@ -407,13 +407,23 @@ def test_an_empty_text_is_the_beginning_of_one(stage):
     assert shown_bars(view) == expected_bars([tokenizer().eos_id])
 
 
-@pytest.mark.parametrize("n_tokens", [511, 512, 700])
+@pytest.mark.parametrize("n_tokens", [511, 512, 1201])
 def test_a_full_context_is_told(stage, n_tokens):
     view = start(stage.open(live.next_token(" a" * (n_tokens - 1), max_tokens=5)))
-    expect(view.locator(".ft-legend")).to_contain_text(f"{n_tokens} of 512 tokens")
+    expect(view.locator(".ft-legend")).to_contain_text(f"{n_tokens:,} of 512 tokens")
     view.get_by_role("button", name="Generate").click()
-    words = {511: "The model's context is full", 512: "512 tokens at most", 700: "has 700"}
+    words = {511: "The model's context is full", 512: "512 tokens at most", 1201: "has 1,201. Shorten it."}
     expect(view.get_by_role("status")).to_contain_text(words[n_tokens])
+
+
+def test_a_full_context_can_be_taken_back(stage):
+    view = start(stage.open(live.next_token(" a" * 509, max_tokens=5)))
+    settled_bars(view)
+    go = view.get_by_role("button", name="Generate")
+    go.click()
+    expect(view.get_by_role("status")).to_contain_text("The model's context is full")
+    go.click()
+    expect(view.get_by_role("status")).to_contain_text("Take something back, or shorten it.")
 
 
 def test_a_wrong_seed_is_marked_and_not_used(stage):

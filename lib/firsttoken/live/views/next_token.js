@@ -23,6 +23,8 @@ const ENDINGS = {
   stopped: "You stopped it.",
 };
 
+const number = (n) => n.toLocaleString("en");
+
 export function nextToken(root, engine, shared) {
   const { max_context: context, vocab_size: n_vocab, eos_id } = engine.arch("target");
   const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -196,8 +198,8 @@ export function nextToken(root, engine, shared) {
   const isFull = () => ids.length >= context;
   const sayFull = () =>
     line.say(
-      `The model reads ${context} tokens at most, and your text has ${ids.length}. ` +
-        "Take something back, or shorten the text.",
+      `The model reads ${context} tokens at most, and your text has ${number(ids.length)}. ` +
+        (past.length ? "Take something back, or shorten it." : "Shorten it."),
     );
 
   // Ask for the next token's distribution; of several questions only the last one matters.
@@ -213,7 +215,7 @@ export function nextToken(root, engine, shared) {
       if (ended || writing || ids !== asked) return;
       chart.draw(rows(found.top));
       counts.textContent =
-        `${found.n_kept.toLocaleString("en")} of ${n_vocab.toLocaleString("en")} tokens kept. ` +
+        `${number(found.n_kept)} of ${number(n_vocab)} tokens kept. ` +
         `Entropy: ${found.entropy_bits.toFixed(2)} bits, ` +
         `with your settings ${found.kept_entropy_bits.toFixed(2)}.`;
       if (awaited) line.speak(counts.textContent);
@@ -242,7 +244,7 @@ export function nextToken(root, engine, shared) {
       const parts = await engine.decode(ids.slice(1));
       if (ended || edit !== n_edits) return; // or letters typed meanwhile would be lost
       field.show(parts.map(coloured));
-      size.textContent = `${ids.length} of ${context} tokens`;
+      size.textContent = `${number(ids.length)} of ${context} tokens`;
       enable(undo, past.length > 0 && !writing);
     }),
   );
