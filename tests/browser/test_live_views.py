@@ -197,6 +197,23 @@ def test_slider_by_key(stage, label):
     wait_for_bars(view, expected_bars(tokenizer().encode_document(TEXT)))
 
 
+def test_the_bars_are_explained(stage):
+    """What the words say is what is seen: a dropped token is dashed and crossed out."""
+    view = start(stage.open(live.next_token(TEXT, top_k=2)))
+    settled_bars(view)
+    expect(view.locator(".ft-choice > .ft-note")).to_have_text(
+        "Pale bar: the model's probability. Strong bar: with your settings. "
+        "Dashed, crossed out: dropped by them. A click appends the token."
+    )
+    looks = view.locator(".ft-bars li").evaluate_all(
+        """rows => rows.map(row => [
+            getComputedStyle(row.querySelector(".ft-pale")).borderTopStyle,
+            getComputedStyle(row.querySelector(".ft-piece")).textDecorationLine,
+            row.querySelector(".ft-strong").offsetWidth > 0])"""
+    )
+    assert looks == [["solid", "none", True]] * 2 + [["dashed", "line-through", False]] * 8
+
+
 @pytest.mark.parametrize("screen", SCREENS)
 def test_slider_by_pointer(stage, screen):
     view = start(stage.open(live.next_token(TEXT), screen=screen))

@@ -64,10 +64,15 @@ export function nextToken(root, engine, shared) {
   const line = status();
   const chart = bars("Likeliest next tokens", {
     heads: ["model", "settings"],
-    hint: "Press one to append it",
     onPick: append,
     pickWord: "Append",
   });
+  const help = make(
+    "p",
+    { class: "ft-note" },
+    "Pale bar: the model's probability. Strong bar: with your settings. " +
+      "Dashed, crossed out: dropped by them. A click appends the token.",
+  );
   const counts = make("p", { class: "ft-counts" });
   const knobs = sliders(settings, (changes) => {
     change(changes);
@@ -94,7 +99,7 @@ export function nextToken(root, engine, shared) {
   root.append(
     make("div", {}, field.element, legend),
     make("div", {}, make("div", { class: "ft-row" }, go, undo), line.element),
-    make("div", { class: "ft-choice" }, chart.element, counts),
+    make("div", { class: "ft-choice" }, help, chart.element, counts),
     knobs.element,
     make("div", { class: "ft-row" }, reset, most.element, seed.element, another),
   );

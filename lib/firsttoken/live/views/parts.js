@@ -227,9 +227,9 @@ export function percent(p) {
 // Tokens with two probabilities each: a pale bar for the one before, a strong one for the one
 // after, both on one scale. `draw` takes rows of {piece, before, after, note}: a `note` stands in
 // the place of the second number, and the bar is dashed. Rows can be pressed if there is an onPick;
-// `heads` name the two columns of numbers, `hint` stands beside them.
-export function bars(label, { heads = [], hint = "", onPick, pickWord = "" } = {}) {
-  const columns = [hint, ...heads].map((head) => make("span", {}, head));
+// `heads` name the two columns of numbers.
+export function bars(label, { heads = [], onPick, pickWord = "" } = {}) {
+  const columns = ["", ...heads].map((head) => make("span", {}, head));
   const header = make("p", { class: "ft-heads", "aria-hidden": "true" }, ...columns);
   header.hidden = heads.length === 0;
   const list = make("ol", { class: "ft-bars", "aria-label": label });
