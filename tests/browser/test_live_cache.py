@@ -41,6 +41,18 @@ def text(page: Page) -> str:
     return page.locator(".ft-output").evaluate("node => node.textContent")
 
 
+@pytest.mark.parametrize("prompt", [live.cache().text, "def main():", "def read_lines(path):\n"])
+def test_the_first_text_that_a_reader_sees_goes_round_in_no_circle(stage, prompt):
+    """With the settings that chapter 04 leaves as they are."""
+    view = live.cache(prompt)
+    run = generate(load_model("target"), tokenizer().encode_document(prompt), view.params)
+    assert len(run.ids) == 200
+    assert len(set(run.ids)) > 60  # with seed 0, 12 after `def main():`
+    page = started(stage, view)
+    write(page)
+    assert text(page) == prompt + tokenizer().decode(run.ids)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_both_ways_write_the_library_s_text(stage, temperature):
     """The same text with the cache and without, that of `generate`; bytes are the formula's."""

@@ -255,7 +255,7 @@ def cache(
     use_cache: bool = True,
     max_tokens: int = 200,
     temperature: float = 0.6,
-    seed: int = 0,
+    seed: int = 5,
 ) -> View:
     """Show keys and values filling while the model writes, with a switch that turns them off.
 
