@@ -98,6 +98,31 @@ def test_formulas_are_those_of_the_library(stage):
         assert faster == pytest.approx(speedup(alpha, gamma, c, v), rel=1e-9)
 
 
+def test_formula_and_measurement_count_the_same_time(stage):
+    """Only the model's: neither what passes between tokens, nor one slow pass, sets them apart."""
+    times = {"drafted": 4, "draft_ms": 0.8, "check_ms": 1.6}
+    n_kept = [2, 4, 0, 4, 4, 1, 3, 4, 2, 4, 4, 0]
+    rounds = [
+        {**times, "accepted": n, "tokens": [{}] * (n + 1), "at_ms": 50 * i}
+        for i, n in enumerate(n_kept)
+    ]
+    rounds[5]["check_ms"] = 300
+    plain = {"steps": [9] + [0.5] * 30 + [80], "at": [3 * i for i in range(32)]}
+    race = stage.engine().evaluate(
+        """async ([source, rounds, plain]) => {
+            const file = new File([source], "rounds.js", {type: "text/javascript"});
+            const {compared} = await import(URL.createObjectURL(file));
+            return compared(rounds, 4, plain);
+        }""",
+        [FORMULAS.read_text("utf-8"), rounds, plain],
+    )
+    tokens = sum(n + 1 for n in n_kept[1:]) / len(n_kept[1:])
+    assert race["plain_per_second"] == pytest.approx(2000)
+    assert race["measured"] == pytest.approx(0.5 * tokens / (0.8 + 1.6))
+    # What is left between the two is that α is no chance of its own for each guess.
+    assert race["predicted"] == pytest.approx(race["measured"], rel=0.2)
+
+
 def test_a_race_shows_its_own_numbers(stage):
     """The formula's speed-up follows from the costs beside it, the ratio from the bars."""
     page = started(stage, live.speculation(PROMPT, gamma=3, max_tokens=60))

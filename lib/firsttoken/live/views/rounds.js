@@ -1,5 +1,5 @@
 // What rounds of speculation come to, as firsttoken.speculative counts it. A round is what the
-// engine tells of it: drafted, accepted, draft_ms, check_ms, at_ms.
+// engine tells of it: tokens, drafted, accepted, draft_ms, check_ms.
 
 // Tokens per pass on average, 1 + α + … + α^γ in closed form (firsttoken.speculative).
 export function expectedTokens(alpha, gamma) {
@@ -24,30 +24,28 @@ export function counted(rounds) {
   return { accepted, looked_at, alpha, tokens, per_pass: tokens / rounds.length };
 }
 
-// Where the time of a round goes on average, in milliseconds, and tokens per second. It counts from
-// the first round on, which also takes reading the prompt.
+// Where the model's time goes in a typical round, in milliseconds, and tokens per second of that
+// time: passing them on and drawing them is left out. The first round, which also reads the prompt,
+// does not count.
 export function roundTimes(rounds) {
   const later = rounds.slice(1);
   if (!later.length) return undefined;
-  const total_ms = rounds.at(-1).at_ms - rounds[0].at_ms;
-  const n_tokens = later.reduce((n, round) => n + round.tokens.length, 0);
-  const draft_ms = mean(later.map((round) => round.draft_ms));
-  const check_ms = mean(later.map((round) => round.check_ms));
-  const rest_ms = Math.max(0, total_ms / later.length - draft_ms - check_ms);
-  return { draft_ms, check_ms, rest_ms, per_second: (1000 * n_tokens) / total_ms };
+  const draft_ms = typical(later.map((round) => round.draft_ms));
+  const check_ms = typical(later.map((round) => round.check_ms));
+  const n_tokens = mean(later.map((round) => round.tokens.length));
+  return { draft_ms, check_ms, per_second: (1000 * n_tokens) / (draft_ms + check_ms) };
 }
 
-// Rounds against plain decoding ({steps, at}: the time each token took, and when it came). Costs are
-// in steps of plain decoding, those of typical passes: what else a round takes is in no term of the
-// formula.
-export function compared(rounds, gamma, { steps, at }) {
+// Rounds against plain decoding (steps: the milliseconds that each token took the model). Both count
+// the same kind of time; costs are in steps of plain decoding.
+export function compared(rounds, gamma, { steps }) {
   const whole = rounds.slice(1).filter(({ drafted }) => drafted === gamma);
   if (!whole.length || steps.length < 2) return undefined;
   const { alpha } = counted(rounds);
   const step_ms = typical(steps.slice(1));
   const draft_cost = typical(whole.map((round) => round.draft_ms)) / gamma / step_ms;
   const check_cost = typical(whole.map((round) => round.check_ms)) / step_ms;
-  const plain_per_second = (1000 * (at.length - 1)) / (at.at(-1) - at[0]);
+  const plain_per_second = 1000 / step_ms;
   return {
     step_ms,
     plain_per_second,

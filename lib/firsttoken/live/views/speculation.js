@@ -9,7 +9,7 @@ export function speculation(root, engine, shared) {
   const { eos_id } = engine.arch("target");
   const given = shared.get();
   let rounds = [];
-  let plain; // plain decoding of the same text: {key, ids, steps, at}
+  let plain; // plain decoding of the same text: {key, ids, steps}
   let handle; // of what is being written
   let busy = false;
   let stopped = false;
@@ -115,12 +115,11 @@ export function speculation(root, engine, shared) {
 
   async function raceBoth() {
     const request = await asked();
-    const run = { key: JSON.stringify(request), ids: [], steps: [], at: [] };
-    handle = engine.write({ ...request, top: 0 }, ({ id, step_ms, at_ms }) => {
+    const run = { key: JSON.stringify(request), ids: [], steps: [] };
+    handle = engine.write({ ...request, top: 0 }, ({ id, step_ms }) => {
       run.ids.push(id);
       run.steps.push(step_ms);
-      run.at.push(at_ms);
-      news.show(`First plain decoding: ${run.at.length} of ${request.max_tokens} tokens.`);
+      news.show(`First plain decoding: ${run.ids.length} of ${request.max_tokens} tokens.`);
     });
     if (stopped) handle.stop();
     await handle.done;
@@ -236,15 +235,11 @@ function signedPercent(share) {
 function clockPanel() {
   const bars = rateBars({ plain: "plain decoding", drafted: "speculation" });
   const verdict = make("p", { class: "ft-verdict" });
-  const parts = { draft: "drafting", check: "checking", rest: "the rest" };
+  const parts = { draft: "drafting", check: "checking" };
   const shares = Object.keys(parts).map((name) => make("span", { class: `ft-${name}` }));
   const split = make("div", { class: "ft-split", "aria-hidden": "true" }, ...shares);
-  const took = { draft: figure("draft"), check: figure("check"), rest: figure("rest") };
-  const round = legend(parts, {
-    draft: took.draft.element,
-    check: took.check.element,
-    rest: took.rest.element,
-  });
+  const took = { draft: figure("draft"), check: figure("check") };
+  const round = legend(parts, { draft: took.draft.element, check: took.check.element });
   const costs = figures({
     step: "A step of plain decoding",
     draft_cost: "A step of the draft, in such steps: c",
@@ -260,10 +255,10 @@ function clockPanel() {
   const element = make(
     "section",
     { class: "ft-clock" },
-    make("p", { class: "ft-heading" }, "The clock"),
+    make("p", { class: "ft-heading" }, "The clock: the model's time, drawing left out"),
     bars.element,
     verdict,
-    make("p", {}, "Where the time of a round goes:"),
+    make("p", {}, "Where the time of a typical round goes:"),
     split,
     round,
     costs.element,
