@@ -319,6 +319,34 @@ def test_generation_is_stopped(stage):
     assert view.locator(".ft-behind .ft-written").count() == n_written
 
 
+# Frame by frame until the end: the number of the model's tokens, and where the button is.
+FRAMES = """async button => {
+    button.click();
+    const view = button.closest(".ft-live");
+    const seen = {counts: [], tops: []};
+    while (button.innerText !== "Generate" || !seen.counts.at(-1)) {
+        await new Promise(requestAnimationFrame);
+        seen.counts.push(view.querySelectorAll(".ft-behind .ft-written").length);
+        seen.tops.push(button.getBoundingClientRect().top + scrollY);
+    }
+    return seen;
+}"""
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_a_text_is_seen_being_written(stage, motion):
+    """A few tokens a frame, and the button stays where it is; all at once if motion disturbs."""
+    given = {"max_tokens": 60, "seed": 2}
+    view = start(stage.open(live.next_token(TEXT, **given), screen="phone", reduced_motion=motion))
+    settled_bars(view)
+    seen = view.get_by_role("button", name="Generate").evaluate(FRAMES)
+    assert len(set(seen["tops"])) == 1
+    if motion == "no-preference":
+        assert len(set(seen["counts"])) > 10
+    expect(view.get_by_label("Your text")).to_have_value(TEXT + written(TEXT, **given))
+    expect(view.locator(".ft-behind .ft-written")).to_have_count(60)
+
+
 def test_the_last_letter_counts(stage):
     """Generate is pressed before the tokens of what was typed are known."""
     view = start(stage.open(live.next_token("import ", max_tokens=12, seed=1)))
@@ -349,6 +377,8 @@ def test_no_letter_is_lost(stage, how):
     if how == "writing":
         view.get_by_role("button", name="Generate").click()
     field = view.get_by_label("Your text")
+    if how == "writing":
+        field.press("x")  # ends the writing, which moves the end of a selection
     for _ in range(4):
         field.press("Control+a")
         view.page.keyboard.type(ROBOT)
@@ -429,7 +459,11 @@ def test_a_full_context_is_told(stage, n_tokens):
     view = start(stage.open(live.next_token(" a" * (n_tokens - 1), max_tokens=5)))
     expect(view.locator(".ft-legend")).to_contain_text(f"{n_tokens:,} of 512 tokens")
     view.get_by_role("button", name="Generate").click()
-    words = {511: "The model's context is full", 512: "512 tokens at most", 1201: "has 1,201. Shorten it."}
+    words = {
+        511: "The model's context is full",
+        512: "512 tokens at most",
+        1201: "has 1,201. Shorten it.",
+    }
     expect(view.get_by_role("status")).to_contain_text(words[n_tokens])
 
 

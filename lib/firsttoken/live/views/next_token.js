@@ -15,6 +15,7 @@ import {
 
 const N_BARS = 10;
 const BARS_EVERY_MS = 150; // while the model writes: faster, nobody could read them
+const CATCH_UP_FRAMES = 24;
 const MOST_TOKENS = 500;
 const NEUTRAL = { temperature: 1, top_k: 0, top_p: 1, min_p: 0, repetition_penalty: 1 };
 const ENDINGS = {
@@ -97,7 +98,7 @@ export function nextToken(root, engine, shared) {
     tried();
   });
   root.append(
-    make("div", {}, field.element, legend),
+    make("div", { class: "ft-growing" }, field.element, legend),
     make("div", {}, make("div", { class: "ft-row" }, go, undo), line.element),
     make("div", { class: "ft-choice" }, help, chart.element, counts),
     knobs.element,
@@ -116,6 +117,7 @@ export function nextToken(root, engine, shared) {
     ids = [eos_id, ...found.ids];
     n_typed = ids.length;
     past = [];
+    count(); // at once: a long text takes long to paint
     line.show("");
     paint();
     predict();
@@ -151,7 +153,18 @@ export function nextToken(root, engine, shared) {
     if (isFull()) return sayFull();
     const start = ids.length;
     let drawn = 0;
+    let finished = false;
     let stopped = false;
+    const shown = trickle(({ id, top, at_ms }) => {
+      if (writing !== handle) return;
+      ids = [...ids, id];
+      line.show(rate(ids.length - start, at_ms));
+      paint();
+      const now = performance.now();
+      if (calm.matches || now - drawn < BARS_EVERY_MS) return;
+      drawn = now;
+      chart.draw(rows(top));
+    });
     const job = engine.write(
       {
         ids,
@@ -159,20 +172,16 @@ export function nextToken(root, engine, shared) {
         max_tokens: settings.max_tokens,
         top: N_BARS,
       },
-      ({ id, top, at_ms }) => {
-        if (writing !== handle) return;
-        ids = [...ids, id];
-        line.show(rate(ids.length - start, at_ms));
-        paint();
-        if (calm.matches || at_ms - drawn < BARS_EVERY_MS) return;
-        drawn = at_ms;
-        chart.draw(rows(top));
+      (token) => {
+        shown.add(token);
+        if (calm.matches) shown.rest();
       },
     );
     const handle = {
       stop: () => {
-        stopped = true;
+        stopped = !finished;
         job.stop();
+        shown.rest();
       },
     };
     writing = handle;
@@ -182,9 +191,12 @@ export function nextToken(root, engine, shared) {
     let words;
     try {
       const { finish_reason, seconds } = await job.done;
+      finished = true;
+      await shown.end();
       const ending = stopped ? ENDINGS.stopped : (ENDINGS[finish_reason] ?? "");
       words = `${rate(ids.length - start, 1000 * seconds)} ${ending}`;
     } catch (error) {
+      shown.rest();
       words = error.message;
     }
     if (!writing || writing === handle) go.textContent = "Generate"; // not if another one began
@@ -249,10 +261,13 @@ export function nextToken(root, engine, shared) {
       const parts = await engine.decode(ids.slice(1));
       if (ended || edit !== n_edits) return; // or letters typed meanwhile would be lost
       field.show(parts.map(coloured));
-      size.textContent = `${number(ids.length)} of ${context} tokens`;
+      count();
       enable(undo, past.length > 0 && !writing);
     }),
   );
+  const count = () => {
+    size.textContent = `${number(ids.length)} of ${context} tokens`;
+  };
   const coloured = (text, index) => {
     const whose = index + 1 < n_typed ? "ft-typed" : "ft-written";
     return { text, class: ids[index + 1] === eos_id ? `${whose} ft-end` : whose };
@@ -273,6 +288,37 @@ export function nextToken(root, engine, shared) {
   return () => {
     ended = true;
     writing?.stop();
+  };
+}
+
+// Hand on what comes a few at a time, frame by frame: a short text is made faster than anybody could
+// see it being written, and a long one is caught up with. `rest` hands on at once all that wait,
+// `end` resolves when none waits.
+function trickle(take) {
+  let waiting = [];
+  let frame = 0;
+  let empty = () => {};
+  const some = (n) => {
+    const now = waiting.slice(0, n);
+    waiting = waiting.slice(n);
+    now.forEach(take);
+    if (waiting.length === 0) empty();
+  };
+  const step = () => {
+    some(Math.max(1, Math.ceil(waiting.length / CATCH_UP_FRAMES)));
+    frame = waiting.length && requestAnimationFrame(step);
+  };
+  return {
+    add: (item) => {
+      waiting.push(item);
+      frame ||= requestAnimationFrame(step);
+    },
+    rest: () => some(waiting.length),
+    end: () =>
+      new Promise((resolve) => {
+        empty = resolve;
+        if (waiting.length === 0) resolve();
+      }),
   };
 }
 
