@@ -185,6 +185,24 @@ def test_no_text_is_too_wide_for_a_phone(stage, text):
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_the_most_surprising_stand_behind_whole_words(stage):
+    """On a phone too, from the left edge on, and nothing of them is cut off."""
+    text = WIDE_TEXTS["a long line"]
+    page = started(stage, text, screen="phone")
+    contexts = page.locator(".ft-most .ft-context").all_text_contents()
+    words = [context for context in contexts if re.match(r"\w", context)]
+    assert words
+    assert all(re.search(rf"\b{re.escape(context)}", text) for context in words)
+    lefts = page.locator(".ft-most button").evaluate_all(
+        "all => all.map(each => each.firstElementChild.getBoundingClientRect().left"
+        " - each.getBoundingClientRect().left)"
+    )
+    assert max(lefts) < 12
+    for part in (".ft-most button", ".ft-most .ft-place"):
+        fits = page.locator(part).evaluate_all("a => a.map(e => e.scrollWidth <= e.clientWidth)")
+        assert all(fits)
+
+
 def test_no_text_and_then_some(stage):
     page = started(stage, "")
     expect(page.locator(".ft-whole .ft-seen")).to_have_text("There is no text yet.")

@@ -20,7 +20,7 @@ const CHUNK = 1500; // tokens that are laid out in one frame
 const ALL_ALIKE_BITS = 8; // per byte: for a reader to whom all bytes are equally likely
 const STEPS = [0.5, 1, 2, 4, 8]; // bits: where the colour changes
 const MOST_SURPRISING = 10;
-const CONTEXT = 3; // tokens before one that say where it stands
+const CONTEXT = 3; // tokens before one that say where it stands, at least
 const ALTERNATIVES = 3;
 const NOTHING = { ids: [], pieces: [], bits: [], n_bytes: 0 };
 
@@ -332,15 +332,23 @@ function lossSpan(text, bits) {
 function mostSurprising({ pieces, bits }, goTo) {
   const order = Array.from(bits, (_, index) => index).sort((a, b) => bits[b] - bits[a]);
   return order.slice(0, MOST_SURPRISING).map((index) => {
-    const before = pieces.slice(Math.max(0, index - CONTEXT), index).join("");
+    const context = make("span", { class: "ft-context" }, contextBefore(pieces, index));
     const go = button("", () => goTo(index));
     go.append(
-      make("span", { class: "ft-context" }, before.split("\n").at(-1).trimStart()),
-      piece(pieces[index]),
+      make("span", { class: "ft-place" }, context, piece(pieces[index])),
       make("span", { class: "ft-number-text" }, bitsText(bits[index])),
     );
     return make("li", {}, go);
   });
+}
+
+// What stands before a token in its line: some tokens, and what belongs to the first word of them.
+function contextBefore(pieces, index) {
+  let first = Math.max(0, index - CONTEXT);
+  const most = Math.max(0, index - 2 * CONTEXT); // not all of a word without end
+  while (first > most && /^\w/.test(pieces[first]) && /\w$/.test(pieces[first - 1])) first -= 1;
+  const before = pieces.slice(first, index).join("");
+  return before.split("\n").at(-1).trimStart();
 }
 
 function basics({ pieces, bits }, index) {
