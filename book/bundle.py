@@ -29,11 +29,13 @@ def main() -> int:
 
 
 def bundled() -> str:
-    """Return the one file: views and, as a text within it, the worker with its kernel."""
+    """Return the one file: views and, as texts within it, style and the worker with its kernel."""
     PARTS.mkdir(parents=True, exist_ok=True)
     program("wat2wasm", "--enable-all", LIVE / "engine" / "kernel.wat", "-o", PARTS / "kernel.wasm")
     esbuild(LIVE / "engine" / "worker.js", PARTS / "worker.txt", "--loader:.wasm=binary")
-    esbuild(LIVE / "live.js", PARTS / "live.js", "--loader:.css=text", "--loader:.txt=text")
+    for name in ("live", "loader"):
+        esbuild(LIVE / f"{name}.css", PARTS / f"{name}_css.txt")
+    esbuild(LIVE / "live.js", PARTS / "live.js", "--loader:.txt=text")
     return (PARTS / "live.js").read_text("utf-8")
 
 

@@ -8,8 +8,8 @@ import { nextToken } from "./views/next_token.js";
 import { isFocusFree, waiting } from "./views/parts.js";
 import { speculation } from "./views/speculation.js";
 import { surprise } from "./views/surprise.js";
-import frame from "./loader.css";
-import style from "./live.css";
+import frame from "built/loader_css.txt";
+import style from "built/live_css.txt";
 
 const VIEWS = { next_token: nextToken, inside, cache, speculation, surprise };
 const NAMES = {
