@@ -4,11 +4,13 @@ import re
 import shutil
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from exercises.strange import strange
 from exercises.test_values import CACHE
 from firsttoken.exercises import quiz
+from firsttoken.exercises.typed_numbers import UNREADABLE
 
 QUIZZES = {
     "size": quiz(
@@ -31,6 +33,16 @@ QUIZZES = {
         mistakes=[(246 / 464, "15 steps."), (0.54, "?")],
     ),
     "stall": quiz("How long?", answer=128, unit="ms", rtol=0.06, mistakes=[(6, "For all.")]),
+    "guess": quiz(
+        "How many bytes for each token?",
+        answer=819_200,
+        unit="B",
+        factor=2,
+        mistakes=[(4, "The id is all the text needs."), (20_480, "One layer's worth.")],
+        explain="Keys and values of $2^{30}$ or so.",
+    ),
+    "guessed share": quiz("Which share, about?", answer=0.3, factor=3, rtol=0.2),
+    "guessed logit": quiz("Which logit, about?", answer=-3.5, factor=1.02, rtol=0),
     "one": quiz(
         "Which is read once per step?",
         ["weights & biases", "cache <K>", "a $5 bill", "`logits`"],
@@ -57,6 +69,8 @@ TABLE = """\
 4 constructor|4 __proto__|４|٣|4\u00a0GiB|4.295 gb|4 GB GB|1 2 3|1 234|12 345.5|12 345 6
 <b>4</b>|4\tGB|100|100 ns|0.1249|7.45e-9
 2/3|8/2 GiB|246/460|246 / 464|1/0|1/|/2|1/2/3|4/GB|1 /2 e|1/2.5.1|-1/2|1/-2|8,590/2,000 GB|320/400
+409600|409,599|1638400|1638401|400 KiB|1.6 MB|819200|819.2|-819200|1|20 KB|4 B|20480|21 kB|1e5
+0.1|0.0999|0.9|0.901|0.30|-0.3|-3.57|-3.5701|-3.43|-3.4313|-3.45|-4|3.57|-3.5|30|0.01|3
 0.53|0.535|0.54|0.5302|0.13|0.128|0.127|128|130|128 s|128000|2.13|
 """
 
@@ -93,7 +107,7 @@ def test_grading():
 
 @given(answer=strange)
 def test_grade_never_raises(answer):
-    for question in (QUIZZES["size"], QUIZZES["one"], QUIZZES["several"]):
+    for question in (QUIZZES["size"], QUIZZES["guess"], QUIZZES["one"], QUIZZES["several"]):
         right, message = question.grade(answer)
         assert not right
         assert message
@@ -183,13 +197,16 @@ def test_a_quiz_is_answered_by_keyboard_and_asks_nothing_of_the_network(page):
 def test_without_scripts_the_answer_is_in_a_fold(page):
     context = page.context.browser.new_context(java_script_enabled=False)
     plain = context.new_page()
-    plain.set_content(QUIZZES["size"]._repr_html_())
-    assert plain.get_by_text("How large is the cache").is_visible()
-    assert not plain.get_by_role("button").is_visible()
-    plain.locator("summary").click()
-    assert "4.295 GB" in plain.locator("details").inner_text()
-    plain.locator("input").press("Enter")
-    assert plain.get_by_text("How large is the cache").is_visible(), "nothing was sent anywhere"
+    for name, answer in [("size", "4.295 GB"), ("guess", "819,200 B")]:
+        plain.set_content(QUIZZES[name]._repr_html_())
+        question = plain.locator("legend")
+        assert question.is_visible()
+        assert not plain.get_by_role("button").is_visible()
+        assert answer not in plain.locator("details").inner_text()
+        plain.locator("summary").click()
+        assert answer in plain.locator("details").inner_text()
+        plain.locator("input").press("Enter")
+        assert question.is_visible(), "nothing was sent anywhere"
     context.close()
 
 
@@ -230,6 +247,74 @@ def test_the_right_answer_rounded_is_told_so():
     assert share.grade("0.535")[0]
     exact = quiz("?", answer=8.04, rtol=1e-3, mistakes=[(8.0, "Twice four.")])
     assert exact.grade("8.0")[1] == "Not yet. Twice four."
+
+
+def test_a_good_guess_is_right_and_hears_the_answer():
+    guess = QUIZZES["guess"]
+    why = "Keys and values of $2^{30}$ or so."
+    assert guess.grade("819.2 kB") == (True, f"Right. {why}")
+    for good in ("409600", "1638400", "0.5 MB", "400 KiB", "830,000"):
+        assert guess.grade(good) == (True, f"Close: it is 819,200 B. {why}"), good
+    for small in ("409599", "0", "80000"):
+        assert guess.grade(small) == (False, "Too small, by more than a factor of 2.")
+    for large in ("1638401", "1e12"):
+        assert guess.grade(large) == (False, "Too large, by more than a factor of 2.")
+    assert guess.grade("-819200") == (False, "The sign is wrong.")
+    assert guess.grade("4") == (False, "The id is all the text needs.")
+    assert guess.grade("20 KB") == (False, "One layer's worth."), "nobody guesses 20,480"
+    assert guess.grade("many") == (False, UNREADABLE)
+    assert quiz("?", answer=0.3, factor=3).grade("0.9")[0], "the ends belong to it"
+
+
+@given(
+    answer=st.floats(1e-6, 1e15) | st.floats(-1e15, -1e-6),
+    factor=st.floats(1.001, 1e6),
+    at=st.floats(-3, 3),
+)
+def test_a_guess_may_be_as_much_too_small_as_too_large(answer, factor, at):
+    """A band of as much on both sides, answer ± factor, would take 0 for a guess."""
+    guess = quiz("?", answer=answer, factor=factor, rtol=0)
+    assume(abs(abs(at) - 1) > 1e-6)
+    for sign in (1, -1):
+        assert guess.grade(answer * factor ** (sign * at))[0] == (abs(at) < 1)
+    assert not guess.grade(0)[0] and not guess.grade(-answer)[0]
+
+
+@given(answer=st.floats(1e-6, 1e15), factor=st.floats(1.001, 1e6), x=st.floats(-1e20, 1e20))
+def test_a_guess_is_told_its_direction_and_no_slip(answer, factor, x):
+    """Twice, half, in percent, rounded: these are slips of who computes."""
+    right, message = quiz("?", answer=answer, factor=factor).grade(x)
+    far = f"by more than a factor of {factor:g}."
+    if not right:
+        small = "The sign is wrong." if x < 0 else f"Too small, {far}"
+        assert message == (f"Too large, {far}" if x > answer else small)
+
+
+@pytest.mark.browser
+def test_after_a_wrong_guess_the_answer_is_shown_on_demand(page):
+    first, second = roots(page, "guess").all()
+    field, fold = first.get_by_label("Your answer"), first.locator("details")
+    summary = fold.get_by_text("Show the answer")
+    for shown, value in [(False, "many"), (False, "1 MB"), (True, "1 GB")]:
+        field.fill(value)
+        assert not fold.is_visible(), "it goes with the verdict"
+        field.press("Enter")
+        assert fold.is_visible() == shown, value
+    assert not second.locator("details").is_visible()
+    assert not fold.get_by_text("819,200 B.").is_visible(), "who wants to guess again, may"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    assert summary.evaluate("summary => summary === document.activeElement")
+    page.keyboard.press("Enter")
+    assert fold.get_by_text("819,200 B. Keys and values").is_visible()
+    field.fill("2 GB")
+    field.press("Enter")
+    assert not fold.get_by_text("819,200 B.").is_visible()
+    size = roots(page, "size").first
+    size.get_by_label("Your answer").fill("5")
+    size.get_by_label("Your answer").press("Enter")
+    assert "Not yet." in size.get_by_role("status").inner_text()
+    assert size.locator("details").count() == 0, "what is to be computed is not shown"
 
 
 def test_a_text_explains_the_right_option():

@@ -1,4 +1,4 @@
-"""Exercises: checks of a reader's answer, quizzes that also work without a kernel, hints.
+"""Exercises: checks of a reader's answer, quizzes that also work without a kernel, hints, claims.
 
 What a reader gives is shown to be right or wrong, with the reason; it never raises. A bad call by
 the author of an exercise raises ValueError. Every output is HTML that needs nothing from outside,
@@ -6,6 +6,7 @@ with a plain-text form for terminals. What was solved is remembered by the reade
 """
 
 from firsttoken.exercises.checks import check, check_test
+from firsttoken.exercises.claims import claim
 from firsttoken.exercises.hints import Hint, hint
 from firsttoken.exercises.placements import Placement, Question, placement
 from firsttoken.exercises.progress_table import Progress, progress
@@ -21,6 +22,7 @@ __all__ = [
     "Result",
     "check",
     "check_test",
+    "claim",
     "hint",
     "placement",
     "progress",

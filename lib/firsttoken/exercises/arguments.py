@@ -31,6 +31,11 @@ def require_text(what: str, text: Any, empty: bool = False) -> None:
         raise ValueError(f"{what} must be {'' if empty else 'non-empty '}text; got {show(text)}")
 
 
+def require_factor(factor: Any) -> None:
+    if not isinstance(factor, numbers.Real) or not 1 < float(factor) < math.inf:
+        raise ValueError(f"factor must be a finite number > 1; got {show(factor)}")
+
+
 def require_tolerances(rtol: Any, atol: Any) -> None:
     for what, value in (("rtol", rtol), ("atol", atol)):
         if not isinstance(value, numbers.Real) or not 0 <= float(value) < math.inf:

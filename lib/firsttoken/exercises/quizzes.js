@@ -24,25 +24,26 @@ const gradeNumber = (quiz, text) => {
   const x = unit ? number * quiz.units[unit] : number;
   if (!Number.isFinite(x)) return ["open", [quiz.unreadable]];
   if (within(x, quiz.expected, quiz.rtol, quiz.atol)) return ["right", quiz.right];
+  if (quiz.guesses[0] <= x && x <= quiz.guesses[1]) return ["right", quiz.good_guess];
   const listed = (rtol, atol) => quiz.mistakes.find(([value]) => within(x, value, rtol, atol));
   const mistake =
     listed(quiz.exact, 0) ??
-    (quiz.roundings.includes(x) ? [x, quiz.directions.rounded] : listed(quiz.slip, quiz.atol));
-  if (mistake) return ["wrong", [quiz.not_yet, mistake[1]]];
+    (quiz.roundings.includes(x) ? [x, quiz.directions.rounded] : listed(quiz.near_mistake, quiz.atol));
+  if (mistake) return ["wrong", [...quiz.not_yet, mistake[1]]];
   let best = null;
   let distance = quiz.near;
   for (const [value, message] of quiz.diagnoses) {
     const d = Math.abs(x - value) / Math.abs(value);
     if (d < distance) [best, distance] = [message, d];
   }
-  if (best !== null) return ["wrong", [quiz.not_yet, best]];
+  if (best !== null) return ["wrong", [...quiz.not_yet, best]];
   const e = quiz.expected;
   let direction;
-  if (Math.abs(x - e) <= quiz.close * Math.abs(e)) direction = "almost";
+  if (Math.abs(x - e) <= quiz.almost * Math.abs(e)) direction = "almost";
   else if ((x < 0 && e > 0) || (x > 0 && e < 0)) direction = "sign";
   else if (Math.abs(x) > Math.abs(e)) direction = Math.abs(x) > 10 * Math.abs(e) && e !== 0 ? "far_large" : "large";
   else direction = Math.abs(x) < Math.abs(e) / 10 ? "far_small" : "small";
-  return ["wrong", [quiz.not_yet, quiz.directions[direction]]];
+  return ["wrong", [...quiz.not_yet, quiz.directions[direction]]];
 };
 
 const gradeChoice = (quiz, chosen) => {
@@ -81,11 +82,16 @@ each(".ft-quiz", (root) => {
   const messages = root.querySelector(".ft-messages").children;
   const icons = { right: "✓", wrong: "✗", open: "…", placed: "→" };
   const placement = quiz.kind === "placement";
+  const answer = root.querySelector(".ft-answer");
+  const offer = (missed) => {
+    if (answer) [answer.hidden, answer.open] = [!missed, false];
+  };
   let answered = false;
   // Copies of what is in the page already: its mathematics is typeset.
   const copies = (shown) => shown.flatMap((i) => [copy(messages[i]), " "]);
 
   form.querySelector("button").hidden = false;
+  offer(false);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     answered = true;
@@ -98,6 +104,7 @@ each(".ft-quiz", (root) => {
     text.append(...copies(shown));
     feedback.className = `ft-feedback ft-verdict ft-${verdict}`;
     feedback.replaceChildren(icon, text);
+    offer(verdict === "wrong");
     draw();
     if (verdict === "open") return;
     if (placement) place(chapter);
@@ -110,7 +117,10 @@ each(".ft-quiz", (root) => {
     form.requestSubmit();
   });
   // A verdict belongs to the answer that was checked.
-  form.addEventListener("input", () => feedback.replaceChildren());
+  form.addEventListener("input", () => {
+    feedback.replaceChildren();
+    offer(false);
+  });
 
   // What was answered on an earlier visit; the answer itself is not shown.
   const note = root.querySelector(".ft-before");

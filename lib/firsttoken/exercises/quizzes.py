@@ -8,8 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from firsttoken.exercises.arguments import mistake_pairs, require_text, require_tolerances
-from firsttoken.exercises.compare import as_number, within
+from firsttoken.exercises.arguments import (
+    mistake_pairs,
+    require_factor,
+    require_text,
+    require_tolerances,
+)
+from firsttoken.exercises.compare import as_number
 from firsttoken.exercises.page import markup, script_tag, style_tag
 from firsttoken.exercises.text import READER_ERRORS, show, with_unit
 from firsttoken.exercises.typed_numbers import (
@@ -20,7 +25,7 @@ from firsttoken.exercises.typed_numbers import (
     typed_units,
     unknown_unit,
 )
-from firsttoken.exercises.values import CLOSE, EXACT, SLIP, Target
+from firsttoken.exercises.values import EXACT, Target
 
 
 class Quiz:
@@ -80,9 +85,11 @@ class Quiz:
             return "open", [spec[key]]
         if target.is_right(np.asarray(x)):
             return "right", spec["right"]
+        if target.is_good_guess(x):
+            return "right", spec["good_guess"]
         known = target.known_mistake(np.asarray(x)) or target.slip(np.asarray(x))
         message = known or target.directions()[target.direction(x)]
-        return "wrong", [spec["not_yet"], self._messages.index(message)]
+        return "wrong", [*spec["not_yet"], self._messages.index(message)]
 
     def __repr__(self) -> str:
         lines = [f"? {self.question}"]
@@ -103,9 +110,15 @@ class Quiz:
             f'<p class="ft-before" hidden></p>'
             f'<div class="ft-feedback" role="status" aria-live="polite"></div>'
             f'<div class="ft-messages" hidden>{messages}</div>'
-            f"<noscript><details><summary>Answer</summary><div>{markup(self._answer)}</div></details>"
-            f"</noscript>{script_tag('store.js', 'quizzes.js')}</div>"
+            f"{self._answer_fold()}{script_tag('store.js', 'quizzes.js')}</div>"
         )
+
+    def _answer_fold(self) -> str:
+        """Return the answer in a fold: without scripts, and after a wrong guess with them."""
+        text = f"<div>{markup(self._answer)}</div></details>"
+        if self._spec.get("guesses"):
+            return f'<details class="ft-answer"><summary>Show the answer</summary>{text}'
+        return f"<noscript><details><summary>Answer</summary>{text}</noscript>"
 
     def _message_html(self, message: str) -> str:
         return markup(message)
@@ -121,6 +134,7 @@ def quiz(
     rtol: float = 1e-2,
     atol: float = 0.0,
     mistakes: Sequence[tuple[Any, str]] = (),
+    factor: float | None = None,
 ) -> Quiz:
     """Return a question with instant feedback, in the notebook and on a page without a kernel.
 
@@ -130,6 +144,9 @@ def quiz(
     right answer. Answers and wrong numbers may be callables of no argument. The answer is in the
     page: out of sight, not secret. Text may hold `code` and $mathematics$.
 
+    With `factor` the number is guessed: what is off by no more than it is right, too, and hears
+    the answer; after any other guess the reader may have the answer shown.
+
     Units:  a bare number is taken to be in `unit`; "2 GiB" is understood where `unit` is a size.
     Raises: ValueError for a bad call: no question, an answer that is no option, and so on.
 
@@ -137,15 +154,22 @@ def quiz(
     (False, 'Give the answer in B, or with another unit of its kind.')
     >>> quiz("Which grows?", ["weights", "cache"], "cache").grade("cache")
     (True, 'Right.')
+    >>> quiz("Bytes kept of each token?", answer=819_200, unit="B", factor=2).grade("1 MB")
+    (True, 'Close: it is 819,200 B.')
     """
     require_text("question", question)
     require_text("unit", unit, empty=True)
     require_tolerances(rtol, atol)
+    if factor is not None:
+        require_factor(factor)
     answer = answer() if callable(answer) else answer
     if options is None:
-        return _number_quiz(question, answer, explain, unit, rtol, atol, mistake_pairs(mistakes))
-    if unit or len(mistakes):
-        raise ValueError("unit and mistakes belong to a numeric quiz; options were given too")
+        wrong = mistake_pairs(mistakes)
+        return _number_quiz(question, answer, explain, unit, rtol, atol, wrong, factor)
+    if unit or len(mistakes) or factor is not None:
+        raise ValueError(
+            "unit, mistakes and factor belong to a numeric quiz; options were given too"
+        )
     return choice_quiz(question, options, answer, explain)
 
 
@@ -157,21 +181,27 @@ def _number_quiz(
     rtol: float,
     atol: float,
     mistakes: list[tuple[Any, str]],
+    factor: float | None,
 ) -> Quiz:
     if not isinstance(explain, str):
         raise ValueError(f"explain must be text in a numeric quiz; got {show(explain)}")
     want = as_number(answer)
     if want is None or want.ndim or not np.isfinite(want):
         raise ValueError(f"answer must be a finite number; got {show(answer)}")
+    if factor is not None and want == 0:
+        raise ValueError("answer must not be 0 where a factor is given: only 0 is near it")
     wrong = []
     for value, message in mistakes:
         number = as_number(value() if callable(value) else value)
         if number is None or number.ndim or not np.isfinite(number):
             raise ValueError(f"mistake {message!r} must have a finite number; got {show(value)}")
-        if within(number, want, rtol, atol):
-            raise ValueError(f"mistake {message!r} is within the tolerance of the answer {want:g}")
         wrong.append((number, message))
-    target = Target(want, unit, rtol, atol, wrong)
+    target = Target(want, unit, rtol, atol, wrong, factor)
+    for number, message in wrong:
+        if target.is_right(number):
+            raise ValueError(f"mistake {message!r} is within the tolerance of the answer {want:g}")
+        if target.is_good_guess(float(number)):
+            raise ValueError(f"mistake {message!r} is within the factor of the answer {want:g}")
     messages = ["Right.", "Not yet.", "Type a number first.", UNREADABLE, unknown_unit(unit)]
 
     def index(message: str) -> int:
@@ -179,6 +209,8 @@ def _number_quiz(
             messages.append(message)
         return messages.index(message)
 
+    explained = [index(explain)] if explain else []
+    near = f"Close: it is {with_unit(float(want), unit)}."
     spec = {
         "kind": "number",
         "expected": float(want),
@@ -187,11 +219,13 @@ def _number_quiz(
         "near": target.near(),
         "exact": EXACT,
         "roundings": target.roundings(),
-        "slip": min(rtol, SLIP),
-        "close": CLOSE,
+        "near_mistake": target.near_mistake(),
+        "almost": target.almost(),
+        "guesses": target.guesses(),
         "units": typed_units(unit),
-        "right": [0, index(explain)] if explain else [0],
-        "not_yet": 1,
+        "right": [0, *explained],
+        "good_guess": [index(near), *explained] if factor else [],
+        "not_yet": [] if factor else [1],  # a guess is made once
         "empty": 2,
         "unreadable": 3,
         "unknown_unit": 4,

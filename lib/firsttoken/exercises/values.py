@@ -89,16 +89,31 @@ def _says_yes(knows: Callable, answer: Any) -> bool:
 
 @dataclass(frozen=True)
 class Target:
-    """A right number or array, and the wrong ones that have a message of their own."""
+    """A right number or array, and the wrong ones that have a message of their own.
+
+    Where a number is only guessed, `factor` says how far off a guess may be.
+    """
 
     want: np.ndarray
     unit: str
     rtol: float
     atol: float
     mistakes: list[tuple[np.ndarray, str]]
+    factor: float | None = None
 
     def is_right(self, got: np.ndarray) -> bool:
         return within(got, self.want, self.rtol, self.atol)
+
+    def guesses(self) -> list[float]:
+        """Return the smallest and the largest good guess, or [] where nothing is guessed."""
+        if self.factor is None:
+            return []
+        want, factor = float(self.want), float(self.factor) * (1 + EXACT)  # 0.3 * 3 is not 0.9
+        return sorted([want / factor, want * factor])
+
+    def is_good_guess(self, x: float) -> bool:
+        ends = self.guesses()
+        return bool(ends) and ends[0] <= x <= ends[1]
 
     def known_mistake(self, got: np.ndarray) -> str:
         """Return the message for a wrong value that is listed, or rounded; "" if it is neither.
@@ -108,13 +123,17 @@ class Target:
         """
         exact = [m for value, m in self.mistakes if within(got, value, EXACT, 0.0)]
         rounded = [self.directions()["rounded"] for value in self.roundings() if got == value]
-        near = min(self.rtol, SLIP)
+        near = self.near_mistake()
         close = [m for value, m in self.mistakes if within(got, value, near, self.atol)]
         return first_of([*exact, *rounded, *close])
 
+    def near_mistake(self) -> float:
+        """Return how well a number must fit a listed mistake; nobody guesses to three digits."""
+        return SLIP if self.factor else min(self.rtol, SLIP)
+
     def roundings(self) -> list[float]:
         """Return the right number to two and to three digits, where that is too rough."""
-        if self.want.ndim or not np.isfinite(self.want) or self.rtol > SLIP:
+        if self.want.ndim or not np.isfinite(self.want) or self.rtol > SLIP or self.factor:
             return []
         rounded = [float(f"{float(self.want):.{digits}g}") for digits in (2, 3)]
         return [x for x in rounded if not self.is_right(np.asarray(x))]
@@ -124,7 +143,12 @@ class Target:
         return NEAR if self.rtol <= SLIP else SLIP
 
     def slips(self) -> list[tuple[np.ndarray, str]]:
-        """Return the diagnoses that need no author; of a rough guess, that of another unit."""
+        """Return the diagnoses that need no author.
+
+        Of a rough answer only that of another unit is one; a guess was not computed at all.
+        """
+        if self.factor:
+            return []
         if self.rtol <= SLIP:
             return diagnoses(self.want, self.unit)
         return [
@@ -147,6 +171,11 @@ class Target:
 
     def directions(self) -> dict[str, str]:
         """Return what to say about a number that fits no known mistake."""
+        if self.factor:
+            far = f"by more than a factor of {self.factor:g}."
+            large, small = f"Too large, {far}", f"Too small, {far}"
+            sizes = {"far_large": large, "large": large, "far_small": small, "small": small}
+            return {"sign": "The sign is wrong."} | sizes
         return {
             "almost": f"Close, within {CLOSE * 100:g} %, but it must be within "
             f"{self.rtol * 100:.2g} %. Was something rounded on the way?",
@@ -158,9 +187,13 @@ class Target:
             "small": "Too small.",
         }
 
+    def almost(self) -> float:
+        """Return within what of the answer a wrong number was rounded, it seems."""
+        return 0.0 if self.factor else CLOSE
+
     def direction(self, x: float) -> str:
         e = float(self.want)
-        if abs(x - e) <= CLOSE * abs(e):
+        if abs(x - e) <= self.almost() * abs(e):
             return "almost"
         if (x < 0 < e) or (x > 0 > e):
             return "sign"
