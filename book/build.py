@@ -52,10 +52,11 @@ def main() -> int:
     jupyter_book = Path(sys.executable).with_name("jupyter-book")
     command = [jupyter_book, "build", ".", "-W", "-n", "--keep-going"]
     command += ["--toc", "book/_toc.yml", "--config", str(CONFIG.relative_to(ROOT))]
-    # Kernels must find this interpreter's packages, and explore() must draw for the site.
+    # Kernels must find this interpreter's packages, explore() must draw for the site, and a claim
+    # that does not hold must stop the build.
     # One thread: beside other programs, several wait for each other a hundred times as long.
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "FIRSTTOKEN_SITE": "1"}
-    environment["PYTHONHASHSEED"] = "0"
+    environment |= {"FIRSTTOKEN_CLAIMS": "raise", "PYTHONHASHSEED": "0"}
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
@@ -165,7 +166,7 @@ def drop_stale_outputs() -> None:
     if changed("inputs", *(ROOT / name for name in INPUTS)):
         shutil.rmtree(CACHE, ignore_errors=True)
         shutil.rmtree(BUILD / ".doctrees", ignore_errors=True)
-    programs = (BOOK / f"{name}.py" for name in ("site_pages", "front", "cards"))
+    programs = (BOOK / f"{name}.py" for name in ("site_pages", "further", "front", "cards"))
     if changed("static", BOOK / "_static", BOOK / "calculator", *programs):
         # Without a page to write, Sphinx would leave the old style sheet and lines in the site.
         shutil.rmtree(BUILD / ".doctrees", ignore_errors=True)

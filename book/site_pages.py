@@ -7,6 +7,7 @@
 - `{citation}` says how to cite the book, from CITATION.cff.
 - `{live}` puts a live view into a page, as a notebook does.
 - `{chapter-cards}` gives each chapter a card with a picture.
+- Further parts of chapters are folded (book/further.py).
 """
 
 import html
@@ -21,6 +22,8 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import quote, urlsplit
 
 import front
+import nbformat
+import reading
 import yaml
 from calculator.page import page as calculator_html
 from docutils import nodes
@@ -35,8 +38,6 @@ from firsttoken import live
 from firsttoken.live.views import site_html
 
 CITATION = Path(__file__).resolve().parents[1] / "CITATION.cff"
-WORDS_PER_MINUTE = 200
-WORDS_PER_CODE_LINE = 5  # a line of code takes as long as five words: 40 lines per minute
 LOCAL_LAB = "http://localhost:8888/lab/tree/"
 INDEX = "ft-slider-figures"  # the class of the place that the list of figures goes to
 CARDS = "ft-chapter-cards"
@@ -45,6 +46,7 @@ CARDS = "ft-chapter-cards"
 def setup(app: Sphinx) -> dict:
     # MyST-NB would put a line break between the pieces of a text that is printed token by token.
     NotebookClient.__init__ = partialmethod(NotebookClient.__init__, coalesce_streams=True)
+    app.setup_extension("further")
     app.add_role("chapter", ChapterLink())
     app.add_directive("slider-figures", SliderFigures)
     app.add_directive("calculator", Calculator)
@@ -73,32 +75,31 @@ def finish_page(app: Sphinx, page: nodes.document, docname: str) -> None:
             buttons.get("colab_url") or "",
             source,
         )
-        line = page_line(minutes_to_read(page), source, items)
+        line = page_line(minutes_to_read(Path(app.env.doc2path(docname)), page), source, items)
         title.parent.insert(title.parent.index(title) + 1, nodes.raw("", line, format="html"))
 
 
 # The line under the title.
 
 
-def minutes_to_read(page: nodes.Node) -> int:
-    """Return the minutes that the text and the code in view take, rounded up, at least 1.
+def minutes_to_read(source: Path, page: nodes.Node) -> int:
+    """Return the minutes that a page takes to read, rounded up, at least 1."""
+    if source.suffix == ".ipynb":
+        return chapter_minutes(source)
+    return max(1, math.ceil(words_to_read(page) / reading.WORDS_PER_MINUTE))
 
-    Folded cells, outputs and HTML are left out; what a reader does beside reading is not counted.
-    """
-    return max(1, math.ceil(words_to_read(page) / WORDS_PER_MINUTE))
+
+def chapter_minutes(source: Path) -> int:
+    """Return the minutes that a chapter itself says it takes to read."""
+    return reading.minutes(nbformat.read(source, as_version=4))
 
 
 def words_to_read(node: nodes.Node) -> int:
+    """Return the number of words in the text of a page; HTML is left out."""
     if isinstance(node, nodes.Text):
         return len(node.split())
     if isinstance(node, nodes.raw | nodes.comment):
         return 0
-    if node.get("nb_element") == "cell_code":
-        code = node.children[0]
-        if node.get("hide_mode") or code.get("nb_element") != "cell_code_source":
-            return 0
-        lines = [line for line in code.astext().splitlines() if line.strip()]
-        return WORDS_PER_CODE_LINE * len(lines)
     return sum(words_to_read(child) for child in node.children)
 
 
@@ -316,7 +317,7 @@ def chapter_cards(app: Sphinx, docname: str) -> str:
             front.Entry(
                 PurePosixPath(chapter).name,
                 app.builder.get_relative_uri(docname, chapter),
-                minutes_to_read(app.env.get_doctree(chapter)),
+                chapter_minutes(Path(app.env.doc2path(chapter))),
             )
             for chapter in reading_order(app.env)
         ]

@@ -5,7 +5,9 @@ import re
 from pathlib import Path
 
 import ipywidgets
+import nbformat
 import pytest
+import reading
 import site_pages
 import yaml
 from docutils import nodes
@@ -26,35 +28,18 @@ CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
 # Reading time.
 
 
-def cell(code: str, output: str = "", hide_mode: str | None = None) -> nodes.container:
-    """Return a code cell as MyST-NB puts it into a page."""
-    made = nodes.container(nb_element="cell_code")
-    made += nodes.container("", nodes.literal_block(code, code), nb_element="cell_code_source")
-    made += nodes.container("", nodes.paragraph("", output), nb_element="cell_code_output")
-    if hide_mode:
-        made["hide_mode"] = hide_mode
-    return made
-
-
-counts = st.integers(0, 3000)
-
-
-@given(words=counts, lines=counts, hidden=counts)
-def test_minutes_count_the_words_and_the_code_in_view(words, lines, hidden):
-    """200 words or 40 lines a minute; folded code, outputs and HTML take none."""
+@given(words=st.integers(0, 3000), hidden=st.integers(0, 3000))
+def test_a_page_takes_a_minute_for_180_words(words, hidden):
     page = nodes.section("", nodes.paragraph("", "word " * words))
-    page += cell("x = 1\n\n" * lines, output="printed " * hidden)
-    page += cell("y = 2\n" * hidden, hide_mode="input")
     page += nodes.raw("", "<b>word</b> " * hidden, format="html")
-    expected = max(1, math.ceil((words + 5 * lines) / 200))
-    assert site_pages.minutes_to_read(page) == expected
+    expected = max(1, math.ceil(words / 180))
+    assert site_pages.minutes_to_read(Path("preface.md"), page) == expected
 
 
-def test_a_cell_with_output_only_counts_nothing():
-    """`remove-input` leaves a cell without its code."""
-    bare = cell("x = 1\n" * 1000, output="printed " * 1000)
-    bare.pop(0)
-    assert site_pages.words_to_read(bare) == 0
+def test_a_chapter_takes_the_minutes_that_it_prints():
+    chapter = ROOT / "notebooks" / "04_kv_cache.ipynb"
+    counted = reading.minutes(nbformat.read(chapter, as_version=4))
+    assert site_pages.minutes_to_read(chapter, nodes.section()) == counted
 
 
 # The line under a title.

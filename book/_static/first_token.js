@@ -25,6 +25,57 @@ document.addEventListener("DOMContentLoaded", () => {
   }
 });
 
+// Further parts are closed as the page arrives, before a reader sees them. An address that leads
+// into one, a search that only it answers, and paper open it.
+{
+  const PART = "details.ft-further";
+  const arrivals = new MutationObserver((changes) => {
+    for (const { addedNodes } of changes) {
+      for (const node of addedNodes) if (node.matches?.(PART)) node.open = false;
+    }
+  });
+  arrivals.observe(document, { childList: true, subtree: true });
+
+  const searched = () => {
+    const query = /\/search\.html(\?.*)/.exec(document.referrer)?.[1];
+    const given = new URLSearchParams(location.search).get("highlight");
+    const words = given ?? new URLSearchParams(query).get("q") ?? "";
+    return words.toLowerCase().split(/\s+/).filter(Boolean);
+  };
+  const openSearched = () => {
+    const inSight = document.querySelector("article")?.innerText.toLowerCase() ?? "";
+    const hidden = searched().filter((word) => !inSight.includes(word));
+    for (const part of document.querySelectorAll(PART)) {
+      const text = part.textContent.toLowerCase();
+      if (hidden.some((word) => text.includes(word))) part.open = true;
+    }
+  };
+
+  const openTarget = () => {
+    const target = document.getElementById(location.hash.slice(1));
+    // The address of a part is that of the section around it.
+    const part = target?.querySelector(`:scope > ${PART}`) ?? target?.closest(PART);
+    if (!part) return;
+    part.open = true;
+    target.scrollIntoView();
+  };
+  document.addEventListener("DOMContentLoaded", () => {
+    arrivals.disconnect();
+    openSearched();
+    openTarget();
+  });
+  addEventListener("hashchange", openTarget);
+
+  let closed = [];
+  addEventListener("beforeprint", () => {
+    closed = document.querySelectorAll(`${PART}:not([open])`);
+    for (const part of closed) part.open = true;
+  });
+  addEventListener("afterprint", () => {
+    for (const part of closed) part.open = false;
+  });
+}
+
 // Paper is white: a page in the dark theme is printed in the light one.
 {
   const root = document.documentElement;
