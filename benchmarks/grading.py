@@ -22,7 +22,28 @@ from pathlib import Path
 import nbformat
 
 from firsttoken.paths import data_path
-from firsttoken.provenance import commit, load_average, processor
+from firsttoken.provenance import code_digest, commit, load_average, processor
+
+MEASURED_CODE = code_digest(
+    [
+        "classroom/attempts.py",
+        "classroom/course.py",
+        "classroom/execute.py",
+        "classroom/feedback.py",
+        "classroom/grade.py",
+        "classroom/gradebook.py",
+        "classroom/judge.py",
+        "classroom/kernel.py",
+        "classroom/marking.py",
+        "classroom/pictures.py",
+        "classroom/report.py",
+        "classroom/review.py",
+        "classroom/sandbox.py",
+        "classroom/submitted.py",
+        "classroom/wire.py",
+        "lib/firsttoken/assignments.py",
+    ]
+)
 
 ROOT = Path(__file__).parents[1]
 
@@ -130,6 +151,7 @@ def main() -> None:
         "needs_review": sum(bool(row["reasons"]) for row in rows),
         "measured": datetime.now(UTC).strftime("%Y-%m-%d"),
         "commit": commit(),
+        "measured_code": MEASURED_CODE,
         "machine": f"{processor()}, {os.cpu_count()} cores",
         "load_average_before": load,
         "versions": {name: version(name) for name in ("nbgrader", "ipython", "numpy")},

@@ -36,8 +36,32 @@ from browser.playground import Stage, model_module, served_stage
 from firsttoken import live
 from firsttoken.llama import Llama, load_model
 from firsttoken.paths import data_path
-from firsttoken.provenance import commit, load_average, processor
+from firsttoken.provenance import code_digest, commit, load_average, processor
 from firsttoken.tokenizer import tokenizer
+
+MEASURED_CODE = code_digest(
+    [
+        "lib/firsttoken/attention.py",
+        "lib/firsttoken/kv_cache.py",
+        "lib/firsttoken/llama.py",
+        "lib/firsttoken/rope.py",
+        "lib/firsttoken/threads.py",
+        "lib/firsttoken/live/engine/client.js",
+        "lib/firsttoken/live/engine/generate.js",
+        "lib/firsttoken/live/engine/kernel.wat",
+        "lib/firsttoken/live/engine/llama.js",
+        "lib/firsttoken/live/engine/random.js",
+        "lib/firsttoken/live/engine/sampling.js",
+        "lib/firsttoken/live/engine/speculative.js",
+        "lib/firsttoken/live/engine/worker.js",
+        "lib/firsttoken/live/views/cache.js",
+        "lib/firsttoken/live/views/next_token.js",
+        "lib/firsttoken/live/views/parts.js",
+        "lib/firsttoken/live/views/rounds.js",
+        "lib/firsttoken/live/views/speculation.js",
+        "lib/firsttoken/live/views/writing.js",
+    ]
+)
 
 CONTEXTS, CHECKED, PROMPT = (1, 128, 256, 500), range(1, 10), 500
 ROUNDS, BATCH_S = 40, 0.01
@@ -242,6 +266,7 @@ def main() -> None:
         "results": results,
         "measured": datetime.now(UTC).strftime("%Y-%m-%d"),
         "commit": commit(),
+        "measured_code": MEASURED_CODE,
         "machine": f"{processor()}, {os.cpu_count()} cores",
         "load_average_before": load,
         "versions": {"chromium": browser_version, "numpy": version("numpy")},

@@ -29,7 +29,14 @@ from tqdm import tqdm
 from firsttoken.attention import attention
 from firsttoken.paging import paged_attention
 from firsttoken.paths import data_path
-from firsttoken.provenance import commit, load_average, processor
+from firsttoken.provenance import code_digest, commit, load_average, processor
+
+MEASURED_CODE = code_digest(
+    [
+        "lib/firsttoken/attention.py",
+        "lib/firsttoken/paging.py",
+    ]
+)
 
 # Name: sequences, query heads, KV heads, head size, context
 SHAPES = {
@@ -93,6 +100,7 @@ def main() -> None:
         "measured": datetime.now(UTC).strftime("%Y-%m-%d"),
         "seed": 0,
         "commit": commit(),
+        "measured_code": MEASURED_CODE,
         "machine": f"{processor()}, 1 thread",
         "load_average_before": load,
         "versions": {"python": platform.python_version(), "numpy": version("numpy")},

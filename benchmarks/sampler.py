@@ -23,8 +23,16 @@ from transformers.generation import logits_process
 
 from firsttoken import sampling_torch, shortlist
 from firsttoken.paths import data_path
-from firsttoken.provenance import load_average, processor
+from firsttoken.provenance import code_digest, load_average, processor
 from firsttoken.sampling import SamplingParams, next_token_distribution
+
+MEASURED_CODE = code_digest(
+    [
+        "lib/firsttoken/sampling.py",
+        "lib/firsttoken/sampling_torch.py",
+        "lib/firsttoken/shortlist.py",
+    ]
+)
 
 BATCH, VOCABULARIES, ROUNDS = 64, (32_000, 128_256), 7  # Llama 2's and Llama 3's vocabulary
 FOUR = {"temperature": 0.8, "min_p": 0.05, "top_k": 50, "top_p": 0.95}
@@ -155,6 +163,7 @@ def main() -> None:
         "batch": BATCH,
         "rounds": ROUNDS,
         "results": results,
+        "measured_code": MEASURED_CODE,
         "machine": f"{processor()}, {all_threads} threads",
         "load_average_before": busy,
         "versions": {name: version(name) for name in ("torch", "transformers", "numpy")},

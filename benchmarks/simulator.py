@@ -26,7 +26,16 @@ from firsttoken.hardware import ACCELERATORS
 from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.paging import BlockPool
 from firsttoken.paths import data_path
-from firsttoken.provenance import commit, processor
+from firsttoken.provenance import code_digest, commit, processor
+
+MEASURED_CODE = code_digest(
+    [
+        "lib/firsttoken/batching.py",
+        "lib/firsttoken/kv_cache.py",
+        "lib/firsttoken/metrics.py",
+        "lib/firsttoken/paging.py",
+    ]
+)
 
 N_PROMPT, N_OUTPUT, MAX_BATCH, LOAD = 512, 128, 64, 0.7
 N_REQUESTS, ROUNDS = 10_000, 5
@@ -100,6 +109,7 @@ def main() -> None:
         "seed": 0,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
+        "measured_code": MEASURED_CODE,
         "machine": processor(),
         "versions": {"python": platform.python_version(), "numpy": version("numpy")},
     }

@@ -34,10 +34,24 @@ from tqdm import tqdm
 from firsttoken.generate import Generation, generate, prompt_lookup, speculative_generate
 from firsttoken.llama import load_model
 from firsttoken.paths import data_path
-from firsttoken.provenance import commit, load_average, processor
+from firsttoken.provenance import code_digest, commit, load_average, processor
 from firsttoken.sampling import SamplingParams
 from firsttoken.speculative import acceptance_by_position, expected_tokens, speedup
 from firsttoken.tokenizer import tokenizer
+
+MEASURED_CODE = code_digest(
+    [
+        "lib/firsttoken/attention.py",
+        "lib/firsttoken/generate.py",
+        "lib/firsttoken/kv_cache.py",
+        "lib/firsttoken/llama.py",
+        "lib/firsttoken/llama_torch.py",
+        "lib/firsttoken/rope.py",
+        "lib/firsttoken/sampling.py",
+        "lib/firsttoken/speculative.py",
+        "lib/firsttoken/threads.py",
+    ]
+)
 
 TEMPERATURES, GAMMAS = (0.0, 0.7, 1.0), (1, 2, 3, 4, 5, 6, 7, 8)
 SURE = 0.4  # below this probability of its token, an unsure draft stops
@@ -196,6 +210,7 @@ def main() -> None:
         "temperatures": results,
         "provenance": {
             "commit": started_at,
+            "measured_code": MEASURED_CODE,
             "seeds": f"0 to {options.rounds - 1}, one per round",
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": f"{processor()}, {torch.get_num_threads()} threads",

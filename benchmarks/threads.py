@@ -20,7 +20,17 @@ from pathlib import Path
 from tqdm import tqdm
 
 from firsttoken.paths import data_path
-from firsttoken.provenance import commit, load_average, processor
+from firsttoken.provenance import code_digest, commit, load_average, processor
+
+MEASURED_CODE = code_digest(
+    [
+        "lib/firsttoken/attention.py",
+        "lib/firsttoken/kv_cache.py",
+        "lib/firsttoken/llama.py",
+        "lib/firsttoken/rope.py",
+        "lib/firsttoken/threads.py",
+    ]
+)
 
 ROUNDS, PASSES = 4, 60
 TIMES = f"""
@@ -83,6 +93,7 @@ def main() -> None:
         "results": results,
         "measured": datetime.now(UTC).strftime("%Y-%m-%d"),
         "commit": commit(),
+        "measured_code": MEASURED_CODE,
         "machine": f"{processor()}, {os.cpu_count()} cores",
         "load_average_before": load,
         "versions": {name: version(name) for name in ("numpy", "threadpoolctl")},

@@ -32,7 +32,19 @@ from firsttoken.prediction import (
     ladder,
     uneven,
 )
-from firsttoken.provenance import commit, in_file_name
+from firsttoken.provenance import code_digest, commit, in_file_name
+
+MEASURED_CODE = code_digest(
+    [
+        "lib/firsttoken/kv_cache.py",
+        "lib/firsttoken/llama_torch.py",
+        "lib/firsttoken/measure.py",
+        "lib/firsttoken/prediction.py",
+        "lib/firsttoken/roofline.py",
+        "lib/firsttoken/rope.py",
+        "lib/firsttoken/throughput.py",
+    ]
+)
 
 ROOT = Path(__file__).parents[1]
 SEED = 0
@@ -83,6 +95,7 @@ def measured_run(arch: Architecture, rounds: int, device: str | None, held_out: 
             "machine": profile.accelerator.name,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "commit": commit(),
+            "measured_code": MEASURED_CODE,
             "versions": {name: version(name) for name in ("firsttoken", "torch", "numpy")}
             | {"python": platform.python_version()},
             "seed": SEED,

@@ -36,9 +36,26 @@ from firsttoken.llama import load_model
 from firsttoken.metrics import RequestTrace, summarize
 from firsttoken.paging import BlockPool
 from firsttoken.paths import data_path
-from firsttoken.provenance import commit, in_file_name, processor
+from firsttoken.provenance import code_digest, commit, in_file_name, processor
 from firsttoken.sampling import SamplingParams, softmax
 from firsttoken.tokenizer import tokenizer
+
+MEASURED_CODE = code_digest(
+    [
+        "lib/firsttoken/attention.py",
+        "lib/firsttoken/batching.py",
+        "lib/firsttoken/engine.py",
+        "lib/firsttoken/engine_cost.py",
+        "lib/firsttoken/generate.py",
+        "lib/firsttoken/kv_cache.py",
+        "lib/firsttoken/llama.py",
+        "lib/firsttoken/metrics.py",
+        "lib/firsttoken/paging.py",
+        "lib/firsttoken/rope.py",
+        "lib/firsttoken/sampling.py",
+        "lib/firsttoken/threads.py",
+    ]
+)
 
 ROOT = Path(__file__).parents[1]
 SEED = 0
@@ -331,6 +348,7 @@ def main() -> None:
         "threads": os.environ["OMP_NUM_THREADS"],
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": started_at,
+        "measured_code": MEASURED_CODE,
         "versions": {name: version(name) for name in ("firsttoken", "numpy")}
         | {"python": platform.python_version()},
         "seed": SEED,

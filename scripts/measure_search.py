@@ -31,7 +31,7 @@ from tqdm import tqdm
 
 from firsttoken.llama import load_model
 from firsttoken.paths import data_path
-from firsttoken.provenance import commit
+from firsttoken.provenance import code_digest, commit
 from firsttoken.sampling import SamplingParams
 from firsttoken.search import (
     beam_search,
@@ -42,6 +42,20 @@ from firsttoken.search import (
     vote_accuracy,
 )
 from firsttoken.tokenizer import tokenizer
+
+MEASURED_CODE = code_digest(
+    [
+        "lib/firsttoken/attention.py",
+        "lib/firsttoken/evaluation.py",
+        "lib/firsttoken/generate.py",
+        "lib/firsttoken/kv_cache.py",
+        "lib/firsttoken/llama.py",
+        "lib/firsttoken/rope.py",
+        "lib/firsttoken/sampling.py",
+        "lib/firsttoken/search.py",
+        "lib/firsttoken/threads.py",
+    ]
+)
 
 ROOT = Path(__file__).parents[1]
 SEED = 0
@@ -221,6 +235,7 @@ def main() -> None:
         "script": "scripts/measure_search.py",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": started_at,
+        "measured_code": MEASURED_CODE,
         "versions": {"firsttoken": version("firsttoken"), "numpy": version("numpy")}
         | {"python": platform.python_version()},
         "seed": SEED,

@@ -46,9 +46,18 @@ from train_model import (
 from firsttoken.architectures import Architecture
 from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.llama_torch import MLP
-from firsttoken.provenance import commit, in_file_name, processor
+from firsttoken.provenance import code_digest, commit, in_file_name, processor
 from firsttoken.rope import rope_frequencies
 from firsttoken.tokenizer import tokenizer
+
+MEASURED_CODE = code_digest(
+    [
+        "lib/firsttoken/kv_cache.py",
+        "lib/firsttoken/llama_torch.py",
+        "lib/firsttoken/rope.py",
+        "scripts/train_model.py",
+    ]
+)
 
 WINDOW = 64
 MHA = Architecture("MHA", 6, 128, 8, 8, 16, 352, 1024, tied_embeddings=True, max_context=CONTEXT)
@@ -61,6 +70,8 @@ SEEDS = 4
 POSITIONS = (0, 64, 128, 256, 512)  # edges of the buckets in which the loss is averaged
 # Student's t that a mean of n differences stays within, 95 % of the time, by n - 1.
 T_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365}
+# What a run says of itself and the report says once.
+ONE_FOR_ALL = {"recipe", "machine", "commit", "measured_code"}
 
 
 def matched(arch: Architecture) -> Architecture:
@@ -282,6 +293,8 @@ def finished(work: Path, arch: Architecture, recipe: Recipe) -> dict | None:
     run = json.loads(path.read_text())
     if run["recipe"] != json.loads(json.dumps(asdict(recipe))):
         raise SystemExit(f"{path} is from another recipe: remove it or change --work")
+    if run["measured_code"] != MEASURED_CODE:
+        raise SystemExit(f"{path} is from other code: remove it or change --work")
     return run
 
 
@@ -303,6 +316,7 @@ def one_run(
         "wall_s": round(time.perf_counter() - began, 1),
         "machine": f"{processor()}, 1 thread",
         "commit": code,
+        "measured_code": MEASURED_CODE,
     }
     path = work / f"{arch.name}-{recipe.seed}.json"
     # Written beside and renamed, so that a stop in mid-write leaves no half a result.
@@ -339,7 +353,7 @@ def report(runs: dict[str, list[dict]], windows: np.ndarray) -> dict:
                 "cache_bytes": kv_cache_bytes(arch, CONTEXT, dtype="bf16"),
                 "runs": [
                     {"seed": run["recipe"]["seed"]}
-                    | {k: v for k, v in run.items() if k not in ("recipe", "machine", "commit")}
+                    | {k: v for k, v in run.items() if k not in ONE_FOR_ALL}
                     for run in runs[arch.name]
                 ],
                 "minus_mha": {"nats_per_token": total, "nats_by_position": buckets},
@@ -351,6 +365,7 @@ def report(runs: dict[str, list[dict]], windows: np.ndarray) -> dict:
             "machine": every[0]["machine"],
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "commit": ", ".join(sorted({run["commit"] for run in every})),
+            "measured_code": MEASURED_CODE,
             "versions": {name: version(name) for name in ("firsttoken", "torch", "numpy")}
             | {"python": platform.python_version()},
             "seeds": [run["recipe"]["seed"] for run in runs[MHA.name]],

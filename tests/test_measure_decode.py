@@ -94,6 +94,7 @@ def test_the_file_gives_back_all_that_the_ladder_needs(run, tmp_path, capsys):
         assert one.provenance["machine"] == PROFILE.accelerator.name
         assert one.provenance["busy"] == ""
         assert {"commit", "versions", "seed", "rounds", "date", "script"} <= set(one.provenance)
+        assert one.provenance["measured_code"] == measure_decode.MEASURED_CODE
     assert str(tmp_path) not in path.read_text()  # nothing about whose machine it was
     out = capsys.readouterr().out
     assert f"{data['ladder'][-1]['mean_abs_error']:.1%}" in out

@@ -256,6 +256,15 @@ def test_a_result_of_another_recipe_is_refused(run, tmp_path, monkeypatch):
         run()
 
 
+def test_a_result_of_other_code_is_refused(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(train_variants, "VARIANTS", (TOYS["MHA"],))
+    run()
+    changed = train_variants.MEASURED_CODE | {"lib/firsttoken/rope.py": "0" * 64}
+    monkeypatch.setattr(train_variants, "MEASURED_CODE", changed)
+    with pytest.raises(SystemExit, match="other code"):
+        run()
+
+
 def test_a_loss_that_is_no_number_stops_the_run():
     recipe = replace(train_variants.RECIPE, steps=2, short_steps=2, tokens_per_step=512)
     recipe = replace(recipe, adam_lr=math.inf, warmup_steps=1)
@@ -291,6 +300,8 @@ def test_the_report_is_whole(seven, monkeypatch):
     windows = train_variants.heldout_windows(4)
     stored = json.loads(json.dumps(train_variants.report(runs, windows)))
     check_report(stored, TOYS)
+    assert stored["provenance"]["measured_code"] == train_variants.MEASURED_CODE
+    assert json.dumps(stored).count("measured_code") == 1  # in no run a second time
     assert stored["text"]["train_tokens_seen"] == 2 * 512
     assert str(folder) not in json.dumps(stored)  # nothing about whose machine it was
     table = train_variants.table(stored)

@@ -80,6 +80,8 @@ def read_safetensors(file: str | Path) -> dict[str, Array]:
 def weight_shapes(arch: Architecture) -> dict[str, tuple[int, ...]]:
     """Return the tensors of a Llama of these sizes: Hugging Face's name to shape (out, in).
 
+    Raises: ValueError for an architecture that is no Llama.
+
     >>> tiny = Architecture("tiny", 1, 8, 4, 2, 2, 16, 100, tied_embeddings=True)
     >>> shapes = weight_shapes(tiny)
     >>> len(shapes), shapes["model.layers.0.self_attn.k_proj.weight"]
@@ -104,6 +106,12 @@ def weight_shapes(arch: Architecture) -> dict[str, tuple[int, ...]]:
     shapes["model.norm.weight"] = (d,)
     if not arch.tied_embeddings:
         shapes["lm_head.weight"] = (arch.vocab_size, d)
+    n_params = sum(math.prod(shape) for shape in shapes.values())
+    if arch.n_params != n_params:
+        raise ValueError(
+            f"arch {arch.name!r} has {arch.n_params} parameters, a Llama of its sizes {n_params}: "
+            "biases, experts and other additions are not supported"
+        )
     return shapes
 
 
@@ -113,12 +121,6 @@ def check_weights(arch: Architecture, weights: Mapping[str, Array]) -> None:
     A tied model may bring its lm_head.weight as well, as long as it equals the embedding.
     """
     shapes = weight_shapes(arch)
-    n_params = sum(math.prod(shape) for shape in shapes.values())
-    if arch.n_params != n_params:
-        raise ValueError(
-            f"arch {arch.name!r} has {arch.n_params} parameters, a Llama of its sizes {n_params}: "
-            "biases, experts and other additions are not supported"
-        )
     missing = [name for name in shapes if name not in weights]
     if missing:
         raise ValueError(f"weights lack {len(missing)} tensors, first {missing[0]}")

@@ -1,7 +1,7 @@
 """Decode speed of the shipped model: this library's two backends against transformers.
 
-    python benchmarks/decode.py            # prints a table, writes data/measured/decode.json
-    python benchmarks/decode.py --out mine.json
+    python benchmarks/backends.py           # prints a table, writes data/measured/backends.json
+    python benchmarks/backends.py --out mine.json
 
 Each program writes the same number of greedy tokens after the same prompt, in turn, several
 times; what counts is the ratio of medians within this one run.
@@ -21,9 +21,22 @@ from transformers import AutoModelForCausalLM
 from firsttoken.generate import generate
 from firsttoken.llama import load_model
 from firsttoken.paths import data_path
-from firsttoken.provenance import processor
+from firsttoken.provenance import code_digest, processor
 from firsttoken.sampling import SamplingParams
 from firsttoken.tokenizer import tokenizer
+
+MEASURED_CODE = code_digest(
+    [
+        "lib/firsttoken/attention.py",
+        "lib/firsttoken/generate.py",
+        "lib/firsttoken/kv_cache.py",
+        "lib/firsttoken/llama.py",
+        "lib/firsttoken/llama_torch.py",
+        "lib/firsttoken/rope.py",
+        "lib/firsttoken/sampling.py",
+        "lib/firsttoken/threads.py",
+    ]
+)
 
 N_PROMPT, N_NEW, ROUNDS = 64, 256, 5
 
@@ -63,7 +76,7 @@ def parity(prompt: list[int]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=data_path("measured/decode.json"))
+    parser.add_argument("--out", type=Path, default=data_path("measured/backends.json"))
     options = parser.parse_args()
     torch.manual_seed(0)
     ids = tokenizer().encode(data_path("heldout.txt").read_text(encoding="utf-8"))
@@ -83,6 +96,7 @@ def main() -> None:
         "times_faster": {name: round(base / ms, 2) for name, ms in step_ms.items()},
         "same_tokens": len({tuple(w) for w in written.values()}) == 1,
         "max_abs_logit_difference": parity(ids[:512]),
+        "measured_code": MEASURED_CODE,
         "machine": f"{processor()}, {torch.get_num_threads()} threads",
         "versions": {name: version(name) for name in ("torch", "transformers", "numpy")},
     }
