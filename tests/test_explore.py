@@ -3,6 +3,7 @@ import importlib
 import itertools
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import ipywidgets
 import numpy as np
@@ -338,3 +339,13 @@ def test_a_slider_figure_fits_its_budget(run):
     run(full, alt=ALT, site=True, a=[1, 2], b=[1, 2, 3], c=[1, 2, 3, 4])
     state = json.dumps(ipywidgets.Widget.get_manager_state(drop_defaults=False))
     assert len(gzip.compress(state.encode())) <= 150_000 / 5
+
+
+def test_frames_drawn_by_two_threads_do_not_mix():
+    """JupyterLab moves sliders in a thread of their own, while a cell may draw."""
+    control = module._Control("slope", "Slope", tuple(range(1, 9)), tuple("12345678"), 0)
+    stage = module._Stage(lambda ax, slope: draw(ax, slope), ALT, (control,))
+    alone = [stage.drawing((i,)) for i in range(8)]
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(lambda i: stage.drawing((i % 8,)), range(32)))
+    assert together == alone * 4

@@ -11,6 +11,7 @@ import itertools
 import math
 import numbers
 import os
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -173,6 +174,10 @@ def _with_button(slider: widgets.SelectionSlider) -> widgets.Widget:
     return widgets.HBox([button, slider])
 
 
+# JupyterLab moves sliders in a thread of their own, and Matplotlib's settings are everybody's.
+_ONE_DRAWING = threading.Lock()
+
+
 class _Stage:
     """One figure that every frame is drawn on: a fresh one costs three times as long."""
 
@@ -197,7 +202,7 @@ class _Stage:
 
     def drawing(self, indices: tuple[int, ...]) -> str:
         """Draw one frame; only `draw` itself can fail here."""
-        with plt.rc_context(plots.STYLE):
+        with _ONE_DRAWING, plt.rc_context(plots.STYLE):
             for ax in self._figure.axes:
                 self._figure.delaxes(ax)  # or clear() would first build it anew
             self._figure.clear()
