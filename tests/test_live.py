@@ -4,9 +4,12 @@ import gzip
 import hashlib
 import json
 from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
 
 import ipywidgets
 import matplotlib.pyplot as plt
+import nbformat
 import numpy as np
 import pytest
 
@@ -343,3 +346,19 @@ def test_numbers_of_numpy_are_numbers_on_the_site(monkeypatch):
     monkeypatch.setenv("FIRSTTOKEN_SITE", "1")
     view = live.next_token(top_k=np.int64(5), temperature=np.float32(0.5))
     assert view._repr_mimebundle_() == live.next_token(top_k=5, temperature=0.5)._repr_mimebundle_()
+
+
+def test_a_view_stands_right_below_its_sentence():
+    """On the site no folded code comes between them, and JupyterLab folds it."""
+    calls = tuple(f"live.{name}(" for name in live.__all__ if name != "View")
+    found = [
+        (before, cell)
+        for path in (Path(__file__).parents[1] / "notebooks").glob("*.ipynb")
+        for before, cell in pairwise(nbformat.read(path, as_version=4).cells)
+        if cell.cell_type == "code" and any(call in cell.source for call in calls)
+    ]
+    assert len(found) >= len(calls)
+    for before, cell in found:
+        assert before.cell_type == "markdown", cell.id
+        assert "remove-input" in cell.metadata.get("tags", []), cell.id
+        assert cell.metadata.get("jupyter", {}).get("source_hidden"), cell.id

@@ -4,18 +4,15 @@
 model and nothing else, and its `engine` can be asked with `page.evaluate`.
 """
 
-import functools
 import importlib.util
 import shutil
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from playwright.sync_api import Browser, BrowserContext, Page
 
-from browser.visit import ROOT, SCREENS
+from browser.visit import ROOT, SCREENS, served
 from firsttoken.live import View, assets
 from firsttoken.live.views import site_html
 
@@ -156,12 +153,5 @@ def served_stage(browser: Browser, folder: Path) -> Iterator[Stage]:
     shutil.rmtree(folder / "_static", ignore_errors=True)
     assets.write(folder / "_static")
 
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_arguments):
-            pass
-
-    handler = functools.partial(Quiet, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield Stage(browser, folder, f"http://127.0.0.1:{server.server_port}/")
-        server.shutdown()
+    with served(folder) as address:
+        yield Stage(browser, folder, address)

@@ -1,13 +1,10 @@
 """The calculator in a real browser: what the page says is what Python says, and a link keeps it."""
 
-import functools
 import json
 import random
 import re
 import statistics
-import threading
 from collections.abc import Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl
 
 import build
@@ -16,7 +13,7 @@ from calculator import page as written
 from playwright.sync_api import Page, expect
 
 from browser.playground import THEMES
-from browser.visit import ROOT, SCREENS
+from browser.visit import ROOT, SCREENS, served
 
 pytestmark = pytest.mark.browser
 
@@ -105,15 +102,8 @@ def address(tmp_path_factory) -> Iterator[str]:
         "utf-8",
     )
 
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_arguments):
-            pass
-
-    handler = functools.partial(Quiet, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
+    with served(folder) as address:
+        yield address
 
 
 @pytest.fixture

@@ -98,16 +98,16 @@ def test_bits_are_those_of_the_library(stage, text):
     assert (
         abs(shown["gzip and its header, on your text"] / packed - 1) < 0.1
     )  # two writers of one format
-    assert shown["knowing nothing"] == 8
+    assert shown["all bytes alike"] == 8
 
 
-@pytest.mark.parametrize("text", ["def", LONG], ids=["gzip is worst", "knowing nothing is worst"])
+@pytest.mark.parametrize("text", ["def", LONG], ids=["gzip is worst", "all bytes alike is worst"])
 def test_bars_are_as_long_as_their_numbers(stage, text):
     """Also for a gzip file whose header is longer than the text: no bar is cut off."""
     page = started(stage, text)
     expect(page.locator(".ft-references li")).to_have_count(4)
     shown = references(page)
-    assert (max(shown, key=shown.get) == "knowing nothing") == (text == LONG)
+    assert (max(shown, key=shown.get) == "all bytes alike") == (text == LONG)
     shares = page.locator(".ft-references .ft-bar").evaluate_all(
         "all => all.map(each => each.offsetWidth / each.parentElement.clientWidth)"
     )
@@ -206,7 +206,7 @@ def test_the_most_surprising_stand_behind_whole_words(stage):
 def test_no_text_and_then_some(stage):
     page = started(stage, "")
     expect(page.locator(".ft-whole .ft-seen")).to_have_text("There is no text yet.")
-    assert set(references(page)) == {"the model, on Python new to it", "knowing nothing"}
+    assert set(references(page)) == {"the model, on Python new to it", "all bytes alike"}
     page.get_by_label("Your text").fill("import os\n")
     expect(tokens(page)).to_have_count(3)
     np.testing.assert_allclose(shown_bits(page), library_bits("import os\n"), atol=0.006)

@@ -377,8 +377,6 @@ def test_no_letter_is_lost(stage, how):
     if how == "writing":
         view.get_by_role("button", name="Generate").click()
     field = view.get_by_label("Your text")
-    if how == "writing":
-        field.press("x")  # ends the writing, which moves the end of a selection
     for _ in range(4):
         field.press("Control+a")
         view.page.keyboard.type(ROBOT)
@@ -490,6 +488,108 @@ def test_a_wrong_seed_is_marked_and_not_used(stage):
     expect(seed).to_have_attribute("aria-invalid", "false")
     view.get_by_role("button", name="New seed").click()
     expect(view.get_by_role("status")).to_contain_text(f"Seed {seed.input_value()}")
+
+
+def begin_long(stage):
+    """Return a view whose model is writing a long text, and its field."""
+    view = start(stage.open(live.next_token(TEXT, max_tokens=480, seed=1)))
+    settled_bars(view)
+    view.get_by_role("button", name="Generate").click()
+    expect(view.locator(".ft-behind .ft-written").first).to_be_attached()
+    return view, view.get_by_label("Your text")
+
+
+def finished(view) -> str:
+    """Wait until the model has written all and return the text."""
+    text = TEXT + written(TEXT, max_tokens=480, seed=1)
+    expect(view.get_by_label("Your text")).to_have_value(text, timeout=30_000)
+    expect(view.get_by_role("button", name="Generate")).to_be_visible()
+    return text
+
+
+SELECTED = "field => field.value.slice(field.selectionStart, field.selectionEnd)"
+
+
+@pytest.mark.parametrize("part", ["all", "some", "cursor", "cursor at the end"])
+def test_a_selection_stays_while_the_model_writes(stage, part):
+    """All stays all, so that what is copied, or typed in its place, is what was meant."""
+    view, field = begin_long(stage)
+    field.focus()
+    if part == "all":
+        field.press("Control+a")
+    else:
+        end = "field.value.length"
+        places = {"some": "4, 12", "cursor": "4, 4", "cursor at the end": f"{end}, {end}"}
+        field.evaluate(f"field => field.setSelectionRange({places[part]})")
+    expect(view.get_by_role("button", name="Stop")).to_be_visible()  # it came in time
+    text = finished(view)
+    expected = {"all": text, "some": text[4:12]}
+    assert field.evaluate(SELECTED) == expected.get(part, "")
+    cursor = {"cursor": 4, "cursor at the end": len(text)}
+    if part in cursor:
+        assert field.evaluate("field => field.selectionStart") == cursor[part]
+
+
+@pytest.mark.parametrize("view", [live.cache, live.speculation])
+def test_a_selection_stays_while_the_text_grows(stage, view):
+    shown = start(stage.open(view()))
+    stays = shown.evaluate(
+        """async view => {
+            const frame = () => new Promise(requestAnimationFrame);
+            const [write] = [...view.querySelectorAll("button")]
+                .filter(button => button.textContent === "Write");
+            const stop = () => [...view.querySelectorAll("button")]
+                .some(button => button.textContent === "Stop" && button.checkVisibility());
+            write.click();
+            let output;
+            while (!(output = view.querySelector("[role=region][aria-label='The text']"))
+                    || !output.innerText.trim())
+                await frame();
+            getSelection().selectAllChildren(output);
+            const chosen = getSelection().toString();
+            const length = output.innerText.length;
+            while (stop()) await frame();
+            const now = getSelection().toString();
+            return {chosen: chosen.trim(), kept: now.startsWith(chosen),
+                    grown: output.innerText.length - length};
+        }"""
+    )
+    assert stays["chosen"] and stays["kept"], stays
+    assert stays["grown"] > 100
+
+
+# A tab that nobody sees has no frames.
+HIDING = """() => {
+    const own = requestAnimationFrame.bind(window);
+    const waiting = [];
+    let hidden = false;
+    window.requestAnimationFrame = then => hidden ? waiting.push(then) : own(then);
+    Object.defineProperty(document, "hidden", {get: () => hidden});
+    window.hide = yes => {
+        hidden = yes;
+        document.dispatchEvent(new Event("visibilitychange"));
+        if (!yes) waiting.splice(0).forEach(own);
+    };
+}"""
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_text_written_unseen_is_there_when_seen(stage, when):
+    """The end comes without a frame, and then the first frame shows all."""
+    view = start(stage.open(live.next_token(TEXT, max_tokens=480, seed=1)))
+    settled_bars(view)
+    view.page.evaluate(HIDING)
+    if when == "before":
+        view.page.evaluate("hide(true)")
+    view.get_by_role("button", name="Generate").click()
+    if when == "meanwhile":
+        expect(view.locator(".ft-behind .ft-written").first).to_be_attached()
+        view.page.evaluate("hide(true)")
+    expect(view.get_by_role("status")).to_contain_text("480 tokens in", timeout=30_000)
+    assert view.locator(".ft-behind .ft-written").count() < 480
+    view.page.evaluate("hide(false)")
+    finished(view)
+    expect(view.locator(".ft-behind .ft-written")).to_have_count(480)
 
 
 # While the model writes: frames, paints of the text and of the bars, and what is spoken.

@@ -2,8 +2,8 @@
 //
 // openEngine(host, onProgress) resolves to an engine. What it can be asked is described beside the
 // functions that answer, in worker.js, generate.js and losses.js. Most requests resolve once. Jobs
-// also report on their way and can be stopped: `write` and `speculate` return {done, stop()},
-// `losses` a promise that has a `stop()`.
+// also report on their way and can be stopped: `write`, `speculate` and `withoutEach` return
+// {done, stop()}, `losses` a promise that has a `stop()`.
 import worker from "built/worker.txt";
 
 const FILES = {
@@ -41,6 +41,7 @@ export async function openEngine(host, onProgress) {
     stats: () => request("stats", {}),
     write: (asked, onToken) => job("write", asked, onToken),
     speculate: (asked, onRound) => job("speculate", asked, onRound),
+    withoutEach: (asked, onHead) => job("withoutEach", asked, onHead),
     losses: (asked, onProgress) => {
       const { done, stop } = job("losses", asked, (progress) => onProgress?.(...progress));
       return Object.assign(done, { stop });

@@ -45,14 +45,15 @@ export function createModel(config, weightsBuffer) {
       return logits;
     },
 
-    // The logits [V] after the last token.
-    lastLogits(ids, cache = null) {
-      const n = run.pass(ids, cacheFor(ids, cache));
+    // The logits [V] after the last token. The [layer, head] in `silenced` add nothing to their
+    // layer's output.
+    lastLogits(ids, cache = null, silenced = []) {
+      const n = run.pass(ids, cacheFor(ids, cache), { silenced });
       return run.logits(n - 1, 1).slice();
     },
 
     // A look into one pass without a cache: who looked where, and what each layer would have said
-    // of the next token. The [layer, head] in `silenced` add nothing to their layer's output.
+    // of the next token.
     inside(ids, silenced = []) {
       const { n_layers, n_heads, vocab_size } = arch;
       const size = ids.length;

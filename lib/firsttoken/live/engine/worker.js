@@ -16,7 +16,7 @@ let last; // what `next` has read: {ids, logits, cache}
 const jobs = new Map();
 
 const REQUESTS = { load, tokenize, decode, next, inside, logits, stats };
-const JOBS = { write, speculate, losses };
+const JOBS = { write, speculate, losses, withoutEach };
 
 self.onmessage = async ({ data: { id, name, asked } }) => {
   if (name === "stop") {
@@ -32,7 +32,7 @@ self.onmessage = async ({ data: { id, name, asked } }) => {
 };
 
 // What is handed over rather than copied: attention over 512 tokens takes 50 MB.
-function buffers(value) {
+function buffers(value = {}) {
   const parts = ArrayBuffer.isView(value) ? [value] : Object.values(value);
   return parts.filter(ArrayBuffer.isView).map((part) => part.buffer);
 }
@@ -127,8 +127,9 @@ function lastLogits(model, ids) {
 
 // A look into the pass over `ids`: {attention, layers, next}. `attention` [L·N·T·T] has a row per
 // query. `layers`: the token that is likeliest after each layer, if it were the last. `next`: the
-// likeliest tokens with all heads ("before") and with those in `silenced` left out ("after").
-function inside({ ids, silenced = [] }) {
+// likeliest tokens with all heads ("before") and with those in `silenced` left out ("after"), and
+// `watched`, however likely.
+function inside({ ids, silenced = [], watched }) {
   const { target } = models;
   checkIds(ids, target.arch);
   checkHeads(silenced, target.arch);
@@ -136,6 +137,7 @@ function inside({ ids, silenced = [] }) {
   const before = softmax(lastLogits(target, ids));
   const after = silenced.length ? softmax(logits) : before;
   const shown = new Set([...largest(before, 5), ...largest(after, 5)]);
+  if (watched !== undefined) shown.add(watched);
   return {
     attention,
     layers: byLayer(layerLogits, target.arch),
@@ -143,6 +145,18 @@ function inside({ ids, silenced = [] }) {
       .map((id) => ({ ...tokenizer.named(id), before: before[id], after: after[id] }))
       .sort((a, b) => b.before - a.before),
   };
+}
+
+// What follows `ids` if one head is silent, for each of `heads` by itself. Tells {layer, head, p} one
+// after another, p [V] the probabilities of the next token.
+async function withoutEach({ models: { target } }, { ids, heads }, job) {
+  checkIds(ids, target.arch);
+  checkHeads(heads, target.arch);
+  for (const [layer, head] of heads) {
+    if (job.stopped) return;
+    job.tell({ layer, head, p: softmax(target.lastLogits(ids, null, [[layer, head]])) });
+    await job.turn();
+  }
 }
 
 function byLayer(layerLogits, { n_layers, vocab_size }) {

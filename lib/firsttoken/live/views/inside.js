@@ -1,13 +1,14 @@
 // What happens inside a pass over the reader's text: what a head reads, what each layer would say,
 // and what the model expects when some heads are silent.
+import { headTable, inLine, isSilent, pathOf } from "./heads.js";
 import {
   bars,
   button,
+  code,
   latest,
   make,
   painter,
-  percent,
-  pieceNodes,
+  share,
   slider,
   spoken,
   status,
@@ -18,7 +19,8 @@ import { rove } from "./rove.js";
 
 const MOST_TOKENS = 96;
 const TYPING_MS = 120; // between two keys of a fast writer
-const NAMED = 3; // tokens that the sentence names
+const NAMED = 3; // tokens, or heads, that a sentence names
+const TRY_ALL = "Try every head";
 
 export function inside(root, engine, shared) {
   const arch = engine.arch("target");
@@ -26,6 +28,9 @@ export function inside(root, engine, shared) {
   let seen; // the last answer: pieces, attention, layers, next, and what was silent in it
   let reader; // the token that reads; undefined: the last one
   let pointed; // the token under the pointer or with the focus
+  let watched; // the id of the next token whose probability is told; undefined: the likeliest
+  let tried = new Map(); // a head's number, to the probabilities [V] with that head alone silent
+  let trial; // the engine's job while every head is tried
   let ended = false;
 
   const field = textField("Your text", settings.text, (text) => {
@@ -57,9 +62,16 @@ export function inside(root, engine, shared) {
     change({ silenced: [] });
     wait();
   });
+  const every = button(TRY_ALL, () => (trial ? trial.stop() : tryAll()));
   const heads = headTable(arch, flip);
+  const found = make("p", { class: "ft-found" });
   const effect = make("p", { class: "ft-effect" });
-  const next = bars("What the model expects next", { heads: ["all heads", "silent"] });
+  const next = bars("What the model expects next", {
+    heads: ["all heads", "silent"],
+    onPick: watch,
+    pickWord: "Watch",
+  });
+  const help = make("p", { class: "ft-note" }, "Press a token to follow that one.");
   const line = status();
   line.element.classList.add("ft-spoken"); // what it says stands on the page in two places
 
@@ -79,11 +91,12 @@ export function inside(root, engine, shared) {
       make(
         "div",
         { class: "ft-silence" },
-        make("div", { class: "ft-row" }, silence, restore),
+        make("div", { class: "ft-row" }, silence, restore, every),
         effect,
         heads.element,
+        found,
       ),
-      make("div", { class: "ft-next" }, next.element),
+      make("div", { class: "ft-next" }, next.element, help),
     ),
     line.element,
   );
@@ -95,19 +108,26 @@ export function inside(root, engine, shared) {
     const shares = rowsOf(seen, settings.layer, settings.head);
     tokens.draw({ shares: shares[from], reader: from, pointed, name: headName(settings) });
     map.draw({ rows: shares, reader: from, name: headName(settings) });
-    heads.draw({ ...settings, layers: seen.layers });
+    heads.draw({ ...settings, layers: seen.layers, changes: changes(), piece: followed().piece });
     const silent = isSilent(settings, settings.layer, settings.head);
     silence.textContent = `${silent ? "Restore" : "Silence"} ${inLine(settings)}`;
     restore.disabled = settings.silenced.length === 0;
     drawNext();
+    drawFound();
   });
 
   function drawNext() {
-    const some = seen.silenced.length > 0;
     // Without silent heads there is one probability, not two that are equal.
-    const rows = seen.next.map((row) => (some ? row : { ...row, note: "" }));
-    next.draw(rows);
-    effect.replaceChildren(...effectOf(seen));
+    const note = seen.silenced.length > 0 ? undefined : "";
+    next.draw(seen.next.map((row) => ({ ...row, note, picked: row === followed() })));
+    effect.replaceChildren(...effectOf(followed(), seen.silenced));
+  }
+
+  function drawFound() {
+    const [n, all] = [tried.size, arch.n_layers * arch.n_heads];
+    if (trial) found.replaceChildren(`Trying: ${n} of ${all} heads so far.`);
+    else if (n === all) found.replaceChildren(...largestOf(changes(), followed(), arch));
+    else found.replaceChildren(n ? `${n} of ${all} heads tried.` : "");
   }
 
   function say() {
@@ -118,15 +138,30 @@ export function inside(root, engine, shared) {
     line.say(`${reads} ${effect.textContent}`);
   }
 
-  function change(changes) {
-    settings = { ...settings, ...changes };
-    shared.set(changes);
+  function change(made) {
+    settings = { ...settings, ...made };
+    shared.set(made);
   }
 
-  function look(changes) {
-    change(changes);
+  function look(made) {
+    change(made);
     paint();
     if (seen) say();
+  }
+
+  const followed = () => seen.next.find(({ id }) => id === watched) ?? seen.next[0];
+
+  // What each head that was tried does to the token that is followed: {before, after} by its number.
+  function changes() {
+    const { id, before } = followed();
+    return new Map(Array.from(tried, ([number, p]) => [number, { before, after: p[id] }]));
+  }
+
+  function watch({ id }) {
+    watched = id;
+    paint();
+    drawNext();
+    say();
   }
 
   function choose(index) {
@@ -157,26 +192,84 @@ export function inside(root, engine, shared) {
       const { text, silenced } = settings;
       const { ids, pieces } = await engine.tokenize(text);
       const kept = ids.slice(-MOST_TOKENS);
-      const answer = await engine.inside({ ids: [arch.eos_id, ...kept], silenced });
+      const asked = { ids: [arch.eos_id, ...kept], silenced };
+      const answer = await engine.inside({ ...asked, watched });
       if (ended) return;
       cut.hidden = kept.length === ids.length;
       cut.textContent = `${ids.length} tokens; the model is shown the last ${MOST_TOKENS}.`;
-      show({ ...answer, silenced, pieces: [START, ...pieces.slice(-MOST_TOKENS)] });
+      show({ ...answer, ...asked, pieces: [START, ...pieces.slice(-MOST_TOKENS)] });
     } catch (error) {
-      if (!ended) effect.replaceChildren(make("span", { role: "alert" }, error.message));
+      fail(error);
     }
   });
 
+  function fail({ message }) {
+    if (!ended) effect.replaceChildren(make("span", { role: "alert" }, message));
+  }
+
   function show(answer) {
-    const same = seen?.pieces.join("\0") === answer.pieces.join("\0");
+    const same = seen?.ids.join() === answer.ids.join();
     seen = { ...answer, arch };
     if (!same) {
       pointed = undefined;
+      watched = undefined;
       tokens.fill(seen.pieces);
+      endTrial();
+      tried = new Map();
     }
     drawNext();
     paint();
     say();
+    trySilenced();
+  }
+
+  const isNew = ([at, number]) => !tried.has(at * arch.n_heads + number);
+
+  // Silence heads, each by itself; what comes of it is kept as long as the text stays.
+  function tryHeads(some) {
+    const kept = tried;
+    const { done, stop } = engine.withoutEach(
+      { ids: seen.ids, heads: some.filter(isNew) },
+      ({ layer: at, head: number, p }) => {
+        kept.set(at * arch.n_heads + number, p);
+        if (kept !== tried) return; // those of a text before
+        paint();
+        if (trial) sayFound();
+      },
+    );
+    return { done: done.catch(fail), stop };
+  }
+
+  // What the reader silences is tried by itself, too: it may be one of several.
+  function trySilenced() {
+    if (!trial && settings.silenced.some(isNew)) tryHeads(settings.silenced);
+  }
+
+  async function tryAll() {
+    if (!seen) return;
+    const all = Array.from({ length: arch.n_layers * arch.n_heads }, (_, number) => [
+      Math.floor(number / arch.n_heads),
+      number % arch.n_heads,
+    ]);
+    const mine = tryHeads(all);
+    trial = mine;
+    every.textContent = "Stop";
+    await mine.done;
+    if (trial !== mine) return; // the text is another by now
+    endTrial();
+    sayFound();
+    trySilenced();
+  }
+
+  function endTrial() {
+    trial?.stop();
+    trial = undefined;
+    every.textContent = TRY_ALL;
+  }
+
+  function sayFound() {
+    drawFound();
+    line.say(found.textContent);
   }
 
   shared.onChange((given) => {
@@ -191,19 +284,13 @@ export function inside(root, engine, shared) {
   return () => {
     ended = true;
     clearTimeout(timer);
+    endTrial();
   };
 }
-
-// A number and its sign stay on one line.
-const share = (p) => percent(p).replace(" ", "\u00a0");
 
 const START = ""; // the end of the text before: every text starts after it
 
 const headName = ({ layer, head }) => `Layer ${layer + 1}, head ${head + 1}`;
-const inLine = ({ layer, head }) => `layer ${layer + 1}, head ${head + 1}`;
-const isSilent = ({ silenced }, layer, head) =>
-  silenced.some(([l, h]) => l === layer && h === head);
-const code = (piece) => make("code", {}, ...pieceNodes(piece));
 const shownPiece = (piece) => (piece === START ? make("code", {}, "start") : code(piece));
 const spokenPiece = (piece) => (piece === START ? "start" : spoken(piece));
 
@@ -227,19 +314,25 @@ function readingOf(pieces, shares, from) {
   return `${spokenPiece(pieces[from])} reads ${parts.join(", ")}.`;
 }
 
-// What became of the token that was the likeliest with all heads.
-function effectOf({ next, silenced }) {
-  const [first] = next;
-  const token = code(first.piece);
-  if (silenced.length === 0) return ["The model expects ", token, ` with ${share(first.before)}.`];
+// What became of a token.
+function effectOf(row, silenced) {
+  const token = code(row.piece);
+  if (silenced.length === 0) return ["The model expects ", token, ` with ${share(row.before)}.`];
   const who =
     silenced.length === 1
       ? inLine({ layer: silenced[0][0], head: silenced[0][1] })
       : `${silenced.length} heads`;
-  const [before, after] = [share(first.before), share(first.after)];
-  const way = first.after < first.before ? "falls" : "rises";
-  const path = before === after ? ` stays at ${after}.` : ` ${way} from ${before} to ${after}.`;
-  return [`Without ${who}, `, token, path];
+  return [`Without ${who}, `, token, ` ${pathOf(row)}.`];
+}
+
+// "Without layer 6, head 4 alone, fo falls from 86.3 % to 33.4 %. Then count …"
+function largestOf(changes, { piece }, { n_heads }) {
+  const size = ([, { before, after }]) => Math.abs(after - before);
+  const [[number, path], ...others] = [...changes].sort((a, b) => size(b) - size(a));
+  const name = (n) => inLine({ layer: Math.floor(n / n_heads), head: n % n_heads });
+  const then = others.slice(0, NAMED - 1).map(([n, { after }]) => `${name(n)}: to ${share(after)}`);
+  const first = `The largest change: without ${name(number)}, `;
+  return [first, code(piece), ` ${pathOf(path)}. The next: ${then.join("; ")}.`];
 }
 
 // The text as tokens, coloured by how much the reading token takes from each. Tab enters the list
@@ -365,63 +458,4 @@ function habits(rows) {
   const own = mean((row, i) => row[i]);
   const start = mean((row) => row[0]);
   return `On average ${before} go to the token before, ${own} to the token itself, ${start} to the start.`;
-}
-
-// Every head of every layer as a button that silences it, and beside each layer what the model
-// would say if it ended there.
-function headTable(arch, onFlip) {
-  const buttons = [];
-  const words = [];
-  const columns = Array.from({ length: arch.n_heads }, (_, head) =>
-    make("th", { scope: "col" }, String(head + 1)),
-  );
-  const body = make("tbody");
-  for (let layer = 0; layer < arch.n_layers; layer += 1) {
-    const cells = Array.from({ length: arch.n_heads }, (_, head) => {
-      const name = `Silence ${inLine({ layer, head })}`;
-      const press = button("", () => {
-        roving.enter(press);
-        onFlip(layer, head);
-      });
-      press.setAttribute("aria-label", name);
-      press.title = name;
-      press.tabIndex = -1;
-      buttons.push(press);
-      return make("td", {}, press);
-    });
-    const said = make("td", { class: "ft-said" });
-    words.push(said);
-    body.append(make("tr", {}, make("th", { scope: "row" }, String(layer + 1)), ...cells, said));
-  }
-  const corner = make("th", { scope: "col" }, make("span", { class: "ft-spoken" }, "Layer"));
-  const header = make("tr", {}, corner, ...columns, make("th", { scope: "col" }, "would say"));
-  const caption = make(
-    "caption",
-    {},
-    "A row for each layer, a column for each head: press one to silence it. On the right, what the " +
-      "model would say if that layer were its last.",
-  );
-  const element = make(
-    "table",
-    { class: "ft-all-heads" },
-    caption,
-    make("thead", {}, header),
-    body,
-  );
-  const roving = rove(element, buttons);
-  roving.enter(buttons[0]);
-  return {
-    element,
-    draw: ({ layer, head, silenced, layers }) => {
-      buttons.forEach((press, index) => {
-        const at = Math.floor(index / arch.n_heads);
-        const number = index % arch.n_heads;
-        press.setAttribute("aria-pressed", String(isSilent({ silenced }, at, number)));
-        press.classList.toggle("ft-looked", at === layer && number === head);
-      });
-      layers.forEach(({ piece, p }, index) => {
-        words[index].replaceChildren(code(piece), ` ${share(p)}`);
-      });
-    },
-  };
 }

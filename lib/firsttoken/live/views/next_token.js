@@ -198,6 +198,8 @@ export function nextToken(root, engine, shared) {
     } catch (error) {
       shown.rest();
       words = error.message;
+    } finally {
+      shown.close();
     }
     if (!writing || writing === handle) go.textContent = "Generate"; // not if another one began
     if (writing !== handle) return; // the text was edited meanwhile
@@ -292,8 +294,9 @@ export function nextToken(root, engine, shared) {
 }
 
 // Hand on what comes a few at a time, frame by frame: a short text is made faster than anybody could
-// see it being written, and a long one is caught up with. `rest` hands on at once all that wait,
-// `end` resolves when none waits.
+// see it being written, and a long one is caught up with. A page that nobody sees has no frames:
+// there, all is handed on at once. `rest` hands on at once all that wait, `end` resolves when none
+// waits, and `close` comes last.
 function trickle(take) {
   let waiting = [];
   let frame = 0;
@@ -308,12 +311,17 @@ function trickle(take) {
     some(Math.max(1, Math.ceil(waiting.length / CATCH_UP_FRAMES)));
     frame = waiting.length && requestAnimationFrame(step);
   };
+  const rest = () => some(waiting.length);
+  const unseen = () => document.hidden && rest();
+  document.addEventListener("visibilitychange", unseen);
   return {
     add: (item) => {
       waiting.push(item);
       frame ||= requestAnimationFrame(step);
+      unseen();
     },
-    rest: () => some(waiting.length),
+    rest,
+    close: () => document.removeEventListener("visibilitychange", unseen),
     end: () =>
       new Promise((resolve) => {
         empty = resolve;

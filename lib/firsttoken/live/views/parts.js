@@ -136,11 +136,21 @@ export function textField(label, value, onInput) {
     shown = parts;
   };
   const show = (parts) => {
+    const selected = input.selectionStart < input.selectionEnd;
     const atEnd = scroll.scrollTop + scroll.clientHeight >= scroll.scrollHeight - 40;
-    const text = parts.map((part) => part.text).join("");
-    if (input.value !== text) input.value = text; // or the cursor would jump
+    replace(parts.map((part) => part.text).join(""));
     colour(parts);
-    if (atEnd) scroll.scrollTop = scroll.scrollHeight;
+    if (atEnd && !selected) scroll.scrollTop = scroll.scrollHeight;
+  };
+  // Only what is new is written, so that what the reader has selected stays. Who has selected all
+  // still has all, and a cursor at the end stays at the end.
+  const replace = (text) => {
+    const { value: old, selectionStart, selectionEnd } = input;
+    if (old === text) return;
+    const all = selectionStart === 0 && selectionEnd === old.length;
+    const from = all ? 0 : commonLength(old, text);
+    const mode = selectionStart === old.length ? "end" : "preserve";
+    input.setRangeText(text.slice(from), from, old.length, mode);
   };
   const set = (text) => show([{ text }]);
   set(value);
@@ -150,6 +160,13 @@ export function textField(label, value, onInput) {
   });
   const name = make("label", { for: id }, label);
   return { element: make("div", { class: "ft-field" }, name, scroll), input, set, show };
+}
+
+// How many characters two texts begin with alike.
+function commonLength(one, other) {
+  let n = 0;
+  while (n < one.length && one[n] === other[n]) n += 1;
+  return n;
 }
 
 function alike(part, other) {
@@ -212,6 +229,9 @@ export function spoken(piece) {
   return piece.replace(/[ \n\t\r]/g, (char) => ` ${INVISIBLE[char][1]} `).trim();
 }
 
+// The same within a sentence, framed.
+export const code = (piece) => make("code", {}, ...pieceNodes(piece));
+
 // One token in a text; a list of them goes into an element of class ft-tokens.
 export function tokenSpan(piece, attributes = {}) {
   const names = `ft-token ${attributes.class ?? ""}`.trim();
@@ -224,10 +244,13 @@ export function percent(p) {
   return `${(100 * p).toFixed(1)} %`;
 }
 
+// The same in a flowing text: a number and its sign stay on one line.
+export const share = (p) => percent(p).replace(" ", "\u00a0");
+
 // Tokens with two probabilities each: a pale bar for the one before, a strong one for the one
-// after, both on one scale. `draw` takes rows of {piece, before, after, note}: a `note` stands in
-// the place of the second number, and the bar is dashed. Rows can be pressed if there is an onPick;
-// `heads` name the two columns of numbers.
+// after, both on one scale. `draw` takes rows of {piece, before, after, note, picked}: a `note`
+// stands in the place of the second number, and the bar is dashed. Rows can be pressed if there is
+// an onPick, and one may be `picked`; `heads` name the two columns of numbers.
 export function bars(label, { heads = [], onPick, pickWord = "" } = {}) {
   const columns = ["", ...heads].map((head) => make("span", {}, head));
   const header = make("p", { class: "ft-heads", "aria-hidden": "true" }, ...columns);
@@ -268,7 +291,7 @@ export function bars(label, { heads = [], onPick, pickWord = "" } = {}) {
   return { element: make("div", {}, header, list, scale), draw };
 }
 
-function drawRow(node, { piece, before, after, note }, full, word) {
+function drawRow(node, { piece, before, after, note, picked }, full, word) {
   if (node.shown !== piece) node.piece.replaceChildren(...pieceNodes(piece));
   node.shown = piece;
   node.item.classList.toggle("ft-dropped", Boolean(note));
@@ -277,8 +300,9 @@ function drawRow(node, { piece, before, after, note }, full, word) {
   node.before.textContent = percent(before);
   node.after.textContent = note ?? percent(after);
   if (word) {
-    const words = `${word} ${spoken(piece)}: ${percent(before)}, then ${note ?? percent(after)}`;
-    node.box.setAttribute("aria-label", words);
+    const then = node.after.textContent && `, then ${node.after.textContent}`;
+    node.box.setAttribute("aria-label", `${word} ${spoken(piece)}: ${percent(before)}${then}`);
+    if (picked !== undefined) node.box.setAttribute("aria-pressed", String(picked));
   }
 }
 

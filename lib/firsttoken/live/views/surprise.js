@@ -2,10 +2,10 @@
 // that comes to for a byte.
 import {
   button,
+  code,
   latest,
   make,
   percent,
-  pieceNodes,
   spoken,
   status,
   textField,
@@ -214,7 +214,6 @@ function contextOf(ids, index, { eos_id, max_context }) {
 
 const bitsText = (bits) => `${bits < 10 ? bits.toFixed(2) : bits.toFixed(1)} bits`;
 const levelOf = (bits) => STEPS.filter((step) => bits >= step).length;
-const piece = (text) => make("code", {}, ...pieceNodes(text));
 const count = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
 
 function summary({ ids, bits, n_bytes, bits_per_byte }) {
@@ -234,7 +233,7 @@ function hint({ ids }) {
 function compared({ ids, bits_per_byte }, packed, heldOut) {
   const known = [
     { name: "the model, on Python new to it", value: heldOut },
-    { name: "knowing nothing", value: ALL_ALIKE_BITS },
+    { name: "all bytes alike", value: ALL_ALIKE_BITS },
   ];
   if (packed) known.push({ name: "gzip and its header, on your text", value: packed });
   if (ids.length) known.push({ name: "the model, on your text", value: bits_per_byte, own: true });
@@ -335,7 +334,7 @@ function mostSurprising({ pieces, bits }, goTo) {
     const context = make("span", { class: "ft-context" }, contextBefore(pieces, index));
     const go = button("", () => goTo(index));
     go.append(
-      make("span", { class: "ft-place" }, context, piece(pieces[index])),
+      make("span", { class: "ft-place" }, context, code(pieces[index])),
       make("span", { class: "ft-number-text" }, bitsText(bits[index])),
     );
     return make("li", {}, go);
@@ -354,7 +353,7 @@ function contextBefore(pieces, index) {
 function basics({ pieces, bits }, index) {
   const p = 2 ** -bits[index];
   const exact = p < 0.001 ? `${(100 * p).toPrecision(2)} %` : percent(p);
-  return [make("p", {}, piece(pieces[index]), ` ${bitsText(bits[index])}: p = ${exact}.`)];
+  return [make("p", {}, code(pieces[index]), ` ${bitsText(bits[index])}: p = ${exact}.`)];
 }
 
 function instead(top, id) {
@@ -362,6 +361,6 @@ function instead(top, id) {
   const others = top.filter((each) => each.id !== id).slice(0, ALTERNATIVES);
   const place =
     rank === 1 ? "It was the likeliest token." : `It was number ${rank} of ${top.length}.`;
-  const items = others.map((each) => make("li", {}, piece(each.piece), ` ${percent(each.p)}`));
+  const items = others.map((each) => make("li", {}, code(each.piece), ` ${percent(each.p)}`));
   return [make("p", {}, place, " Instead could have come:"), make("ul", {}, ...items)];
 }
