@@ -124,7 +124,105 @@ def repaired_keys(tokens, size):
 SEEN = "key <= query and (query - key < window or key < sinks)"
 PLAIN = "1, 2, 3, 4, 5, 6"
 
+CACHE_TEST = """
+def cache_test(implementation):
+    for n in (3, 40):
+        expected = model([ids[:n]])[0, -1]
+        assert np.allclose(implementation(model, ids[:n]), expected, atol=1e-4)
+"""
+
+LOSS_TEST = """
+def loss_test(implementation):
+    table = np.array([[0.1, 0.8, 0.1], [0.2, 0.2, 0.6], [0.7, 0.1, 0.2]])
+    by_hand = -np.log([0.8, 0.6, 0.7, 0.1]).mean()
+    given = lambda rows: np.log(table)[np.array(rows)]
+    assert np.isclose(implementation(given, [0, 1, 2, 0, 2]), by_hand)
+"""
+
 ANSWERS = [
+    Answer(
+        "01_generate",
+        "2",
+        "all parameters",
+        "failed n_params counts the first table",
+        """
+def pass_flops(arch, t):
+    pairs = t * (t + 1) // 2
+    return 2 * t * arch.n_params + 4 * arch.n_heads * arch.head_dim * arch.n_layers * pairs
+""",
+    ),
+    Answer(
+        "01_generate",
+        "3",
+        "half a repair",
+        "failed Your test is right; the repair is not: the length is right",
+        LOSS_TEST
+        + """
+def repaired_loss(model, tokens):
+    p = softmax(model([tokens])[0].astype(float))
+    return -np.log(p[np.arange(len(tokens) - 1), tokens[:-1]]).mean()
+""",
+    ),
+    Answer("04_kv_cache", "1", "three digits", "passed", "cache_gb = 42.9"),
+    Answer("04_kv_cache", "1", "no KV heads", "failed And the KV heads?", "cache_gb = 5.3687"),
+    Answer("04_kv_cache", "1", "no layers", "failed And the layers?", "cache_gb = 0.53687"),
+    Answer(
+        "04_kv_cache",
+        "2",
+        "no prompt",
+        "failed With a cache: the prompt goes through",
+        """
+def loop_work(n_in, n_out):
+    positions = n_in + n_out - 1
+    return sum(range(n_in, n_in + n_out)), n_out - 1, positions * (positions + 1) // 2
+""",
+    ),
+    *(
+        Answer("04_kv_cache", "3", what, said, CACHE_TEST + source)
+        for what, said, source in (
+            (
+                "one pass over all",
+                "failed",
+                """
+def repaired_logits(model, tokens):
+    return model([tokens], model.new_cache(capacity=len(tokens)))[0, -1]
+""",
+            ),
+            (
+                "all computed again",
+                "failed",
+                """
+def repaired_logits(model, tokens):
+    model([tokens[:-2]], model.new_cache(capacity=len(tokens)))
+    return model([tokens], model.new_cache(capacity=len(tokens)))[0, -1]
+""",
+            ),
+            (
+                "two steps for the rest",
+                "passed",
+                """
+def repaired_logits(model, tokens):
+    cache = model.new_cache(capacity=len(tokens))
+    model([tokens[:-2]], cache)
+    model([tokens[-2:-1]], cache)
+    return model([tokens[-1:]], cache)[0, -1]
+""",
+            ),
+        )
+    ),
+    Answer(
+        "04_kv_cache",
+        "4",
+        "fp8",
+        "failed That is fp8",
+        """
+fits = [
+    max_batch(big, memory, 8192, kv_dtype=name, workspace_bytes=10 * GB)
+    for name in ("bf16", "fp8")
+]
+more_users = fits[1] - fits[0]
+""",
+    ),
     Answer(
         "01_generate",
         "2",

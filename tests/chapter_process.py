@@ -1,0 +1,217 @@
+"""Runs a chapter in a process of its own, with forks where a reader's way branches.
+
+`chapter_runs.py` starts it: steps come in on standard input, what was found goes out on standard
+output, both as JSON. A fork stands where the chapter stands, so that what is above a branch runs
+once; whatever a branch does, the chapter itself does not notice. No kernel: its threads would not
+survive a fork.
+"""
+
+import faulthandler
+import importlib
+import json
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from types import FunctionType, ModuleType, NoneType
+from typing import Any
+
+import joblib
+import tqdm
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+from firsttoken.llama import Llama
+from firsttoken.tokenizer import Tokenizer
+from reach import cells_to_run
+
+# No call changes such a value: a model and a tokenizer keep nothing of what went through them.
+CONSTANT = (ModuleType, type, FunctionType, str, bytes, int, float, NoneType, Llama, Tokenizer)
+CLAIMS = "FIRSTTOKEN_CLAIMS"
+
+
+class Reader:
+    """Runs cells one after the other, and holds the figures that they showed."""
+
+    def __init__(self, cell_timeout_s: float) -> None:
+        self.cell_timeout_s = cell_timeout_s
+        self.shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
+        self.figures: list[tuple[str, Any]] = []
+        self.cell = ""
+        importlib.import_module("firsttoken.explore").display = self._keep
+
+    def _keep(self, box: Any, _face: Any) -> None:
+        self.figures.append((self.cell, box))
+
+    def run(self, cell: str, source: str) -> Any:
+        """Return the value of a cell's last expression; an error in it is raised here."""
+        self.cell = cell
+        # It ends the process even inside compiled code, and says where.
+        faulthandler.dump_traceback_later(self.cell_timeout_s, exit=True)
+        done = self.shell.run_cell(source)
+        faulthandler.cancel_dump_traceback_later()
+        if error := done.error_before_exec or done.error_in_exec:
+            raise CellError(f"{cell}: {type(error).__name__}: {error}") from error
+        return done.result
+
+    def constants(self) -> set[str]:
+        """Return the names whose values no call can change."""
+        return {name for name, value in self.shell.user_ns.items() if is_constant(value)}
+
+    def use_solutions(self) -> None:
+        """Give each `answer` the value of `answer_solution`."""
+        names = self.shell.user_ns
+        names |= {
+            name.removesuffix("_solution"): value
+            for name, value in names.items()
+            if name.endswith("_solution")
+        }
+
+    def move_sliders(self, everywhere: bool) -> None:
+        """Move each slider, since a later cell may have taken a name of its figure's."""
+        for cell, box in self.figures:
+            *rows, picture = box.children
+            self._must_show(cell, picture, "as it was shown")
+            for row in rows:
+                slider = row.children[-1] if hasattr(row, "children") else row
+                start, n = slider.index, len(slider.options)
+                for index in range(n) if everywhere else (0, n - 1):
+                    slider.index = index
+                    self._must_show(cell, picture, f"{slider.description} {slider.label}")
+                slider.index = start
+
+    def _must_show(self, cell: str, picture: Any, where: str) -> None:
+        if "ft-error" in picture.value:
+            raise CellError(f"{cell}: {where}: {picture.value}")
+
+
+class CellError(Exception):
+    """What a cell or a figure of it did instead of working."""
+
+
+def main(request: dict) -> dict:
+    """Run the chapter as it is, and its branches from where they begin."""
+    tqdm.tqdm.monitor_interval = 0  # a thread of its own
+    joblib.parallel_config(backend="sequential")  # the same results without processes and threads
+    reader, steps, heard = Reader(request["cell_timeout_s"]), request["steps"], {}
+    report: dict[str, Any] = {"verdicts": [], "answered": [], "complaints": []}
+
+    def branch(what: str, task: Callable[[], Any]) -> Any:
+        value, complaint = in_a_fork(task)
+        report["complaints"] += [f"{what}: {complaint}"] if complaint else []
+        return value
+
+    def check(step: dict) -> Any:
+        return heard_from(reader.run(step["cell"], step["source"]))
+
+    def core(rest: list[dict]) -> None:
+        for step in rest:
+            if not step["further"]:
+                reader.run(step["cell"], step["source"])
+        reader.move_sliders(everywhere=False)
+
+    def edited(at: int, source: str) -> None:
+        os.environ.pop(CLAIMS, None)
+        reader.figures.clear()
+        sources = [step["source"] for step in steps]
+        for index in cells_to_run(sources, at, source, reader.constants()):
+            step = steps[index]
+            reader.run(step["cell"], source if index == at else step["source"])
+        reader.move_sliders(everywhere=False)
+
+    def answered(step: dict, answer: str) -> Any:
+        reader.run("answer", answer)
+        return check(step)
+
+    def solved(step: dict) -> Any:
+        reader.use_solutions()
+        return check(step)
+
+    apart = False
+    try:
+        for index, step in enumerate(steps):
+            rest = steps[index:]
+            if step["further"] and not apart:
+                apart = True
+                branch("without the further parts", lambda rest=rest: core(rest))
+            for edit in step["invited"]:
+                what = f"{step['cell']}: {edit['from']!r} → {edit['to']!r}"
+                if step["source"].count(edit["from"]) != 1:
+                    report["complaints"].append(f"{what}: not once in the cell")
+                    continue
+                source = step["source"].replace(edit["from"], edit["to"])
+                branch(what, lambda at=index, source=source: edited(at, source))
+            value = reader.run(step["cell"], step["source"])
+            number = step["exercise"]
+            if step["part"] == "check":
+                heard[number] = step, heard_from(value)
+                report["verdicts"].append([number, "stub", heard[number][1][0]])
+                for answer in step["answers"]:
+                    what = f"{step['cell']}: an answer"
+                    said = branch(what, lambda step=step, answer=answer: answered(step, answer))
+                    report["answered"].append(said)
+            elif step["part"] == "solution":
+                asked, before = heard[number]
+                shown = branch(f"{asked['cell']}: again", lambda asked=asked: check(asked))
+                report["verdicts"].append([number, "shown", shown != before])
+                after = branch(f"{asked['cell']}: solved", lambda asked=asked: solved(asked))
+                report["verdicts"].append([number, "solution", bool(after and after[0])])
+        reader.move_sliders(everywhere=True)
+    except CellError as error:
+        report["complaints"].append(str(error))
+    return report
+
+
+def is_constant(value: Any) -> bool:
+    """Return whether no call can change a value, nor what a frozen one holds."""
+    if not getattr(getattr(value, "__dataclass_params__", None), "frozen", False):
+        return isinstance(value, CONSTANT)
+    try:
+        hash(value)
+    except TypeError:  # it holds a list, for one
+        return False
+    return True
+
+
+def heard_from(result: Any) -> list:
+    """Return whether a check is passed, and what it says."""
+    return [bool(result), str(getattr(result, "message", ""))]
+
+
+def in_a_fork(task: Callable[[], Any]) -> tuple[Any, str]:
+    """Return what a task gives in a copy of this process, and what went wrong there."""
+    others = [thread.name for thread in threading.enumerate()][1:]
+    if others:
+        raise CellError(f"a cell left threads running, which no fork survives: {others}")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            with open(writing, "w") as pipe:
+                json.dump(_outcome(task), pipe)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0)  # whatever happens, the copy does not go on as the chapter
+    os.close(writing)
+    with open(reading) as pipe:
+        said = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if not said:
+        return None, f"the process ended with status {status}; after the time for a cell with 256"
+    return tuple(json.loads(said))
+
+
+def _outcome(task: Callable[[], Any]) -> tuple[Any, str]:
+    try:
+        return task(), ""
+    except CellError as error:
+        return None, str(error)
+
+
+if __name__ == "__main__":
+    # What cells print goes to standard error, also what their own processes print.
+    with os.fdopen(os.dup(1), "w") as out:
+        os.dup2(2, 1)
+        json.dump(main(json.load(sys.stdin)), out)

@@ -1,0 +1,200 @@
+"""Which cells of a chapter an edit of one cell can reach.
+
+It goes by names, and errs towards running a cell. A name is touched if the edit may give it another
+value: the edited cell, or a cell that was reached, binds it or may change its value in place (calls
+a method of it, assigns into it, hands it to a call). A cell that reads a touched name is reached,
+also if only a function that it uses reads it. Two names for one list are not seen through.
+"""
+
+import ast
+import builtins
+import copy
+import symtable
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+CODE = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
+IMPORT = ast.Import | ast.ImportFrom
+SEES_ALL = {"globals", "locals", "vars", "exec", "eval", "get_ipython", "_"}
+
+
+@dataclass(eq=False)
+class Facts:
+    """What a statement does with the names of the chapter, functions in it included."""
+
+    reads: set[str] = field(default_factory=set)
+    needs: set[str] = field(default_factory=set)  # reads before the cell has bound them
+    binds: set[str] = field(default_factory=set)  # or deletes
+    surely: set[str] = field(default_factory=set)  # of those: whatever happens
+    changes: set[str] = field(default_factory=set)  # assigns into
+    calls_on: set[str] = field(default_factory=set)  # calls a method of, or hands to a call
+    imports: bool = False
+    has_code: bool = False  # defines a function or a class
+
+
+Held = dict[str, set[Facts]]  # of functions, and of what holds some: what calling them does
+
+
+def cells_to_run(
+    sources: Sequence[str], at: int, edited: str, constant: Collection[str] = ()
+) -> list[int]:
+    """Return which cells must run once cell `at` is edited, where those above it have run.
+
+    They are the edited one, those that it reaches, and those that bind or change what one of these
+    reads. `constant` names what has, at the edit, a value that no call can change.
+    """
+    try:
+        cells, new = [_statements(source) for source in sources], _statements(edited)
+    except SyntaxError:  # a magic, for one, may do anything
+        return list(range(at, len(sources)))
+    parts = [part for cell in (*cells, new) for part in cell]
+    own = set().union(*(part.binds for part in parts if not part.imports))
+    imported = set(dir(builtins)).union(*(part.binds for part in parts if part.imports))
+    later = set().union(*(part.binds for cell in (*cells[at:], new) for part in cell))
+    fixed = (set(constant) - later) | (imported - own)
+    held: Held = {}
+    touched, run, effects = set[str](), {at}, []
+    for index, cell in enumerate(cells):
+        usable = _define(cell, held, fixed)
+        if index == at:
+            usable = _merge(usable, _define(new, held, fixed))
+            held = dict(usable)
+            touched |= _effects(new, usable, fixed)[1] | _effects(cell, usable, fixed)[1]
+        reads, alters, surely = _effects(cell, usable, fixed)
+        effects.append((reads, alters, surely))
+        if index > at and reads & touched:
+            run.add(index)
+            touched |= alters
+        elif index > at:
+            touched -= surely
+    for index in range(len(cells) - 1, at, -1):
+        for name in effects[index][0] if index in run else ():
+            for above in range(index - 1, at, -1):
+                if name in effects[above][1]:
+                    run.add(above)
+                if name in effects[above][2]:
+                    break
+    return sorted(run)
+
+
+def _define(cell: Sequence[Facts], held: Held, fixed: set[str]) -> Held:
+    """Note which names hold functions after a cell, and return which do at some time in it."""
+    usable = dict(held)
+    for part in cell:
+        holds = set().union(*(held[name] for name in part.reads & held.keys()))
+        holds |= {part} if part.has_code else set()
+        for name in part.binds | part.changes | (part.calls_on - fixed):
+            held[name] = holds if name in part.surely else holds | held.get(name, set())
+        usable = _merge(usable, held)
+    return usable
+
+
+def _merge(one: Held, other: Held) -> Held:
+    return {name: one.get(name, set()) | other.get(name, set()) for name in one | other}
+
+
+def _effects(
+    cell: Sequence[Facts], held: Held, fixed: set[str]
+) -> tuple[set[str], set[str], set[str]]:
+    """Return what a cell reads, what it binds or changes, and what it surely binds."""
+    reads, alters, surely, done = set[str](), set[str](), set[str](), set[str]()
+    for part in cell:
+        reads |= part.needs
+        alters |= part.binds | part.changes | (part.calls_on - fixed)
+        surely |= part.surely
+    while names := reads - done:
+        done |= names
+        for code in set().union(*(held.get(name, set()) for name in names)):
+            reads |= code.reads
+            alters |= code.changes | (code.calls_on - fixed)
+    return reads, alters, surely
+
+
+def _statements(source: str) -> list[Facts]:
+    found: list[Facts] = []
+    _follow(ast.parse(source).body, set(), True, found)
+    if any(part.reads & SEES_ALL for part in found):
+        raise SyntaxError("it may read any name")
+    return found
+
+
+def _follow(body: list[ast.stmt], bound: set[str], surely: bool, found: list[Facts]) -> None:
+    """Append what statements do, where the names `bound` are bound already."""
+    for node in body:
+        if isinstance(node, ast.For | ast.While | ast.If | ast.With):
+            head = copy.copy(node)
+            head.body = [ast.Pass()]
+            if not isinstance(node, ast.With):
+                head.orelse = []
+            facts = _facts(head, node)
+            facts.needs = facts.reads - bound
+            found.append(facts)
+            in_body = facts.binds if isinstance(node, ast.For | ast.With) else set()
+            _follow(node.body, bound | in_body, False, found)
+            _follow(getattr(node, "orelse", []), set(bound), False, found)
+            continue
+        facts = _facts(node, node)
+        facts.needs = facts.reads - bound
+        maybe = any(isinstance(part, ast.NamedExpr) for part in ast.walk(node))
+        if isinstance(node, ast.Assign | IMPORT | ast.FunctionDef | ast.ClassDef) and not maybe:
+            bound |= facts.binds
+            facts.surely = facts.binds if surely else set()
+        found.append(facts)
+
+
+def _facts(node: ast.stmt, whole: ast.stmt) -> Facts:
+    """Return what a statement does; of a block its head, whose names its `whole` may change."""
+    facts = Facts(imports=isinstance(node, IMPORT))
+    top = symtable.symtable(ast.unparse(node), "cell", "exec")
+    tables = [top]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        for name in table.get_symbols():
+            if table is top or name.is_global():
+                if name.is_referenced():
+                    facts.reads.add(name.get_name())
+                if name.is_assigned() or name.is_imported():
+                    (facts.binds if table is top else facts.changes).add(name.get_name())
+    names = facts.reads | facts.binds
+    for part in ast.walk(node):
+        facts.has_code |= isinstance(part, CODE)
+        if isinstance(part, ast.alias) and part.name == "*":
+            raise SyntaxError("it may bind any name")
+        if isinstance(part, ast.AugAssign):
+            facts.reads |= _bases(part.target) & names
+    changes, calls_on = _in_place(whole)
+    facts.changes |= changes & names
+    facts.calls_on |= calls_on & names
+    return facts
+
+
+def _in_place(node: ast.stmt) -> tuple[set[str], set[str]]:
+    """Return into which names a statement assigns, and of which a call may change the value."""
+    changes, calls_on, loops = set[str](), set[str](), []
+    for part in ast.walk(node):
+        match part:
+            case ast.Attribute() | ast.Subscript() if not isinstance(part.ctx, ast.Load):
+                changes |= _bases(part)
+            case ast.AugAssign():
+                changes |= _bases(part.target)
+            case ast.Call():
+                given = [*part.args, *(keyword.value for keyword in part.keywords)]
+                handed = [each for each in given if isinstance(each, ast.Name | ast.Starred)]
+                calls_on = calls_on.union(*map(_bases, handed))
+                if isinstance(part.func, ast.Attribute):
+                    calls_on |= _bases(part.func)
+            case ast.For() | ast.comprehension():
+                loops.append(part)
+    for loop in loops:  # who changes an item changes what it is an item of
+        items = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)}
+        if items & (changes | calls_on):
+            calls_on |= {part.id for part in ast.walk(loop.iter) if isinstance(part, ast.Name)}
+    return changes, calls_on
+
+
+def _bases(node: ast.expr) -> set[str]:
+    """Return whose value changes with that of an expression: `a` of `a.b[i]`."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Starred | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
