@@ -16,7 +16,7 @@ CONSTRAINTS ?= constraints.txt
 # What each part of the work needs beside the library. Reading needs the first line alone; who only
 # reads gets nothing else.
 EXTRAS_lab := torch,lab
-EXTRAS_test := torch,lab,test,classroom
+EXTRAS_test := torch,lab,test,classroom,book
 EXTRAS_book := torch,lab,book
 EXTRAS_classroom := torch,lab,classroom
 EXTRAS_hub := torch,lab,classroom,hub
@@ -138,7 +138,7 @@ check: .venv/test .venv/book ## what CI runs: linters, tests, site, real browser
 	@echo "Checking the scripts of the site."
 	@cp book/eslint.config.mjs _build/node/
 	@$(NODE_TOOLS)/eslint --config _build/node/eslint.config.mjs $(SCRIPTS)
-	@$(NODE_TOOLS)/prettier --print-width 100 --check --log-level warn $(SCRIPTS)
+	@$(NODE_TOOLS)/prettier --check --log-level warn $(SCRIPTS)
 	@echo "Opening the site and JupyterLab in a browser."
 	@$(PY) -m pytest $(WORKERS) -m browser tests/browser
 
@@ -163,7 +163,7 @@ clean: ## remove the site and all caches (the environment stays: rm -r .venv)
 	@touch $@
 
 # .venv/lab, .venv/test, …: empty files that say what is installed.
-.venv/lab .venv/test .venv/book .venv/classroom .venv/hub: .venv/%: pyproject.toml $(CONSTRAINTS) .venv/bin/uv
+.venv/lab .venv/test .venv/book .venv/classroom .venv/hub: .venv/%: Makefile pyproject.toml $(CONSTRAINTS) .venv/bin/uv
 	@echo "Installing what make $* needs into .venv."
 	@.venv/bin/uv pip install --python $(PY) $(CONSTRAINTS:%=-c %) -e '.[$(EXTRAS_$*)]' \
 		>.venv/install.log 2>&1 || $(call not_installed,uv)

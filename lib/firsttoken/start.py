@@ -70,8 +70,8 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
             Chapter(
                 "01_generate",
                 "The token loop",
-                "What does a model do between your prompt and its first word, and why is the "
-                "second word so much cheaper?",
+                "What does a model do between your prompt and its first word, and why does every "
+                "later word come so much sooner?",
                 "I",
                 n_quizzes=3,
                 n_exercises=4,

@@ -3,19 +3,16 @@
 The browser is Debian's Chromium, or the one that CHROMIUM names.
 """
 
-import functools
 import os
 import shutil
-import threading
 from collections.abc import Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from browser.lab import context, lab, lab_home  # noqa: F401 (fixtures)
 from browser.playground import Stage, served_stage
-from browser.visit import PAGES, SITE
+from browser.visit import PAGES, SITE, served
 
 FLAGS = [
     "--no-sandbox",
@@ -46,15 +43,8 @@ def address() -> Iterator[str]:
             pytest.fail("no site in _build/html: run `make book` first")
         pytest.skip("no site in _build/html: run `make book` first")
 
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_arguments):
-            pass
-
-    handler = functools.partial(Quiet, directory=str(SITE))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
+    with served(SITE) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,7 @@ ON_SITE = "/notebooks/04_kv_cache.html"
 IN_LAB = "/lab/workspaces/auto-b/tree/10_my_books/notebooks/04_kv_cache.ipynb"
 NOW = "2026-11-20T20:00:00Z"  # 21 November where the reader is, in Tokyo
 SIZE = quiz("How large is it?", answer=4, unit="GB")
+GUESS = quiz("How large, about?", answer=4, unit="GB", factor=2)
 GROWS = quiz("Which grow?", ["weights", "cache", "attention"], ["cache", "attention"])
 BEFORE = "✓ Solved before, on 21 November 2026"
 QUESTIONS = [
@@ -88,7 +89,7 @@ def visit(context: BrowserContext, *outputs, path: str = ON_SITE, site: bool | N
 def answer(page: Page, asked, *values) -> str:
     """Give an answer to a quiz and return what it says."""
     root = page.locator(f'[data-quiz-id="{asked.quiz_id}"]')
-    if asked is SIZE:
+    if asked in (SIZE, GUESS):
         root.get_by_label("Your answer").fill(values[0])
     else:
         for option in ("weights", "cache", "attention"):
@@ -145,6 +146,16 @@ def test_what_is_kept(context):
         0,
         "",
     ]
+
+
+def test_a_good_guess_solves_and_a_look_at_the_answer_does_not(context):
+    page = visit(context, GUESS)
+    assert answer(page, GUESS, "9") == "✗\nToo large, by more than a factor of 2."
+    page.get_by_text("Show the answer").click()
+    expect(page.get_by_text("4 GB.", exact=True)).to_be_visible()
+    assert not kept(page)["tasks"]["04_kv_cache"][GUESS.quiz_id]["right"]
+    assert answer(page, GUESS, "7") == "✓\nClose: it is 4 GB."
+    assert kept(page)["tasks"]["04_kv_cache"][GUESS.quiz_id]["right"]
 
 
 @pytest.mark.parametrize(

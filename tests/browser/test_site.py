@@ -78,7 +78,8 @@ def test_index_lists_every_slider_figure(browser, address):
             if not visit.page.url.endswith(path):
                 visit.open(path)
             section = page.locator(f"section[id='{anchor}']")
-            assert section.locator(":scope > .cell .ft-explore").count() == n_figures
+            own = ":scope > .cell .ft-explore, :scope > details > .cell .ft-explore"
+            assert section.locator(own).count() == n_figures
             counts[path] += n_figures
     assert counts == figures
 

@@ -1,5 +1,10 @@
 """A page of the built site, opened in a browser that reaches nothing else."""
 
+import functools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page, expect
@@ -20,6 +25,21 @@ SCREENS = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "h
 def pages_with(name: str) -> list[str]:
     """Return the pages of the book whose source has a name; the others have nothing to try."""
     return [page for page in CONTENT if name in (SITE / page).read_text("utf-8")] or ["none"]
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_arguments):
+        pass
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve a folder on a free port and yield its address."""
+    handler = functools.partial(Quiet, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
 
 
 class Visit:
