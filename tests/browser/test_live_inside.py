@@ -96,7 +96,7 @@ def test_what_is_shown_is_what_the_library_finds(stage, text):
     shares = seen.attention[COPYING][-1]
     expect_shares(page, shares)
 
-    said = page.locator(".ft-said").all_inner_texts()
+    said = page.locator("td.ft-said").all_inner_texts()
     np.testing.assert_allclose(numbers(said), seen.layers.max(axis=1), atol=6e-4)
     assert [words.split()[0] for words in said] == [
         PIECES[i].split()[0] for i in seen.layers.argmax(axis=1)
@@ -124,7 +124,7 @@ def test_silenced_heads(stage, heads):
         token = PIECES.index(name)
         np.testing.assert_allclose(before, whole.next[token], atol=6e-4)
         np.testing.assert_allclose(after, without.next[token], atol=6e-4)
-    said = numbers(page.locator(".ft-said").all_inner_texts())
+    said = numbers(page.locator("td.ft-said").all_inner_texts())
     np.testing.assert_allclose(said, without.layers.max(axis=1), atol=6e-4)
     assert abs(said - whole.layers.max(axis=1)).max() > 6e-4
     # The head that was pressed last is the one looked at; earlier silence is in its row.

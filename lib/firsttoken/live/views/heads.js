@@ -49,7 +49,13 @@ export function headTable(arch, onFlip) {
     body.append(make("tr", {}, make("th", { scope: "row" }, String(layer + 1)), ...cells, said));
   }
   const corner = make("th", { scope: "col" }, make("span", { class: "ft-spoken" }, "Layer"));
-  const header = make("tr", {}, corner, ...columns, make("th", { scope: "col", class: "ft-said" }, "would say"));
+  const header = make(
+    "tr",
+    {},
+    corner,
+    ...columns,
+    make("th", { scope: "col", class: "ft-said" }, "would say"),
+  );
   const token = make("span");
   const caption = make(
     "caption",
