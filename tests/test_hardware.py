@@ -7,28 +7,29 @@ import pytest
 from firsttoken.hardware import ACCELERATORS, Accelerator
 
 # Typed from the sources, apart from the presets: dense peaks in 10**12 per second, memory in GB,
-# bandwidth and one direction of the link in GB/s. bf16 and fp16 have one rate. Vendors print more
-# where half of the entries are zero, and both directions of a link.
+# bandwidth and one direction of the link in GB/s, shared memory of an SM in KiB. bf16
+# and fp16 have one rate. Vendors print more where half of the entries are zero, and both directions
+# of a link.
 SOURCED = """
-              fp32    tf32    bf16     fp8    int8  memory  bandwidth   link  sources
-A100-80GB     19.5     156     312       -     624      80       2039    300  abc
-H100-SXM      66.9   494.7   989.4  1978.9  1978.9      80       3350    450  abc
-H100-PCIe     51.2     378     756    1513    1513      80       2000     64  abd
-H200-SXM      66.9   494.7   989.4  1978.9  1978.9     141       4800    450  ae
-B200            80    1125    2250    4500    4500     180       8000    900  a
-GB200           80    1250    2500    5000    5000     186       8000    900  af
-L4            30.3      60     121     242     242      24        300     32  bg
-L40S          91.6     183     362     733     733      48        864     32  ah
-RTX-3090      35.6    35.6      71       -     284      24      936.2  56.25  i
-RTX-4090      82.6    82.6   165.2   330.3   660.6      24       1008     32  j
-MI300X       163.4   653.7  1307.4  2614.9  2614.9     192       5300    448  ka
-TPU-v5e          -       -     197       -     393      16        819    200  l
-TPU-v5p          -       -     459     459     918      95       2765    600  lam
-TPU-v6e          -       -     918     918    1836      32       1638    400  la
-M1             2.6       -     2.6       -       -      16      68.25      -  n
-M1-Max        10.4       -    10.4       -       -      64        400      -  n
-M2-Ultra      27.2       -    27.2       -       -     192        800      -  n
-M3-Max        14.2       -    14.2       -       -     128        400      -  n
+              fp32    tf32    bf16     fp8    int8  memory  bandwidth   link  shared  sources
+A100-80GB     19.5     156     312       -     624      80       2039    300     164  abco
+H100-SXM      66.9   494.7   989.4  1978.9  1978.9      80       3350    450     228  abco
+H100-PCIe     51.2     378     756    1513    1513      80       2000     64     228  abdo
+H200-SXM      66.9   494.7   989.4  1978.9  1978.9     141       4800    450     228  aeo
+B200            80    1125    2250    4500    4500     180       8000    900     228  ao
+GB200           80    1250    2500    5000    5000     186       8000    900     228  afo
+L4            30.3      60     121     242     242      24        300     32     100  bgo
+L40S          91.6     183     362     733     733      48        864     32     100  aho
+RTX-3090      35.6    35.6      71       -     284      24      936.2  56.25     100  io
+RTX-4090      82.6    82.6   165.2   330.3   660.6      24       1008     32     100  jo
+MI300X       163.4   653.7  1307.4  2614.9  2614.9     192       5300    448       -  ka
+TPU-v5e          -       -     197       -     393      16        819    200       -  l
+TPU-v5p          -       -     459     459     918      95       2765    600       -  lam
+TPU-v6e          -       -     918     918    1836      32       1638    400       -  la
+M1             2.6       -     2.6       -       -      16      68.25      -       -  n
+M1-Max        10.4       -    10.4       -       -      64        400      -       -  n
+M2-Ultra      27.2       -    27.2       -       -     192        800      -       -  n
+M3-Max        14.2       -    14.2       -       -     128        400      -       -  n
 """
 # A word by which each source is known.
 SOURCES = {
@@ -46,6 +47,7 @@ SOURCES = {
     "l": "TPU documentation",
     "m": "scaling-book",
     "n": "metal-benchmarks",
+    "o": "CUDA C++ Programming Guide 13.1",
 }
 VENDOR = {"MI300X", "TPU-v5e", "TPU-v5p", "TPU-v6e"}  # whose own text was read
 FROM_MEMORY = {"RTX-3090", "M1", "M1-Max", "M2-Ultra", "M3-Max"}  # one figure at least
@@ -76,6 +78,8 @@ def test_every_figure_is_the_sources(name):
     assert accelerator.bandwidth == 1e9 * figures["bandwidth"]
     link = figures["link"]
     assert accelerator.link_bandwidth == (None if link is None else 1e9 * link)
+    shared = figures["shared"]
+    assert accelerator.shared_memory_bytes == (None if shared is None else 1024 * shared)
     assert [word for word in (SOURCES[x] for x in letters) if word not in accelerator.source] == []
     kinds = dict.fromkeys(VENDOR, "vendor") | dict.fromkeys(FROM_MEMORY, "partly from memory")
     assert accelerator.confidence == kinds.get(name, "secondary")
@@ -140,6 +144,7 @@ def test_a_dtype_without_a_rate_is_named():
         (({"bf16": 1}, -1, 1), "bandwidth"),
         (({"bf16": 1}, 1, 0), "memory_bytes"),
         (({"bf16": 1}, 1, 1, 0), "link_bandwidth"),
+        (({"bf16": 1}, 1, 1, None, "", "", 0), "shared_memory_bytes"),
     ],
 )
 def test_rates_that_cannot_be(arguments, name):

@@ -12,6 +12,8 @@ class Accelerator:
     `peak_flops` maps a dtype to the dense peak with the accumulation that inference uses (fp32 for
     floats); vendors often print twice that, for matrices with half of their entries zero.
     `memory_bytes` is the vendor's decimal figure. `link_bandwidth` is one direction.
+    `shared_memory_bytes` is the fast memory that the program fills itself, of one of the device's
+    many processors (a streaming multiprocessor, SM); one block of threads gets 1 KiB less.
     `confidence` says what the figures rest on, but for those that `source` names apart: "vendor"
     (the vendor's text was read), "secondary" (texts that quote it), "partly from memory".
 
@@ -29,13 +31,15 @@ class Accelerator:
     link_bandwidth: float | None = None
     source: str = ""
     confidence: str = ""
+    shared_memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "peak_flops", dict(self.peak_flops))
         positive = {f"peak_flops[{dtype!r}]": peak for dtype, peak in self.peak_flops.items()}
         positive |= {"bandwidth": self.bandwidth, "memory_bytes": self.memory_bytes}
-        if self.link_bandwidth is not None:
-            positive["link_bandwidth"] = self.link_bandwidth
+        for name in ("link_bandwidth", "shared_memory_bytes"):
+            if getattr(self, name) is not None:
+                positive[name] = getattr(self, name)
         for name, value in positive.items():
             if not value > 0:
                 raise ValueError(f"{name} must be positive, got {value!r}")
@@ -71,6 +75,9 @@ _KLOCKWOOD = "glennklockwood.com/processors (quotes datasheet and whitepaper)"
 _TPU_DOCS = "Google Cloud TPU documentation"
 _SCALING_BOOK = "jax-ml/scaling-book tpus.md @0819a7d"
 _METAL = "philipturner/metal-benchmarks (fp16 runs at the rate of fp32)"
+# The largest part of an SM's L1 that can be shared memory, KiB: CUDA C++ Programming Guide 13.1,
+# chapter on compute capabilities (8.0, 8.6 and 8.9, 9.0, 10.0), sections "Shared Memory".
+_CUDA_GUIDE = "shared memory: CUDA C++ Programming Guide 13.1, compute capabilities"
 _APPLE = f"{_METAL}; bandwidth as Apple announced it"
 
 _VENDOR, _SECONDARY, _MEMORY = "vendor", "secondary", "partly from memory"
@@ -84,12 +91,16 @@ def _accelerator(
     link_gb_per_s: float | None,
     confidence: str,
     source: str,
+    shared_kib: int | None = None,
 ) -> Accelerator:
     """Build a preset from the units that data sheets use; "half" stands for bf16 and fp16."""
     peaks = {dtype: rate * 1e12 for dtype, rate in tera.items() if dtype != "half"}
     peaks |= dict.fromkeys(("bf16", "fp16"), tera["half"] * 1000000000000.0)
     link = None if link_gb_per_s is None else link_gb_per_s * 1e9
-    return Accelerator(name, peaks, gb_per_s * 1e9, memory_gb * 1e9, link, source, confidence)
+    shared = None if shared_kib is None else shared_kib * 2**10
+    source = source if shared is None else f"{source}; {_CUDA_GUIDE}"
+    sizes = gb_per_s * 1e9, memory_gb * 1e9, link
+    return Accelerator(name, peaks, *sizes, source, confidence, shared)
 
 
 # bf16 is 989 and not 989.4: rounded as in the datasheet, since the literature computes with that.
@@ -98,32 +109,34 @@ _HOPPER = {"fp32": 66.9, "tf32": 494.7, "half": 989, "fp8": 1978.9, "int8": 1978
 # fmt: off
 _PRESETS = (
     # name, dense peaks in 10**12 per second,
-    #     memory GB, bandwidth GB/s, link GB/s one way, confidence, source
+    #     memory GB, bandwidth GB/s, link GB/s one way, confidence, source, shared memory KiB
     _accelerator("A100-80GB", {"fp32": 19.5, "tf32": 156, "half": 312, "int8": 624},
-                 80, 2039, 300, _SECONDARY, f"{_ML_ENGINEERING}; {_LIGHTNING}; {_KLOCKWOOD}"),
+                 80, 2039, 300, _SECONDARY, f"{_ML_ENGINEERING}; {_LIGHTNING}; {_KLOCKWOOD}", 164),
     _accelerator("H100-SXM", _HOPPER,
-                 80, 3350, 450, _SECONDARY, f"{_ML_ENGINEERING}; {_LIGHTNING}; {_KLOCKWOOD}"),
+                 80, 3350, 450, _SECONDARY, f"{_ML_ENGINEERING}; {_LIGHTNING}; {_KLOCKWOOD}", 228),
     _accelerator("H100-PCIe", {"fp32": 51.2, "tf32": 378, "half": 756, "fp8": 1513, "int8": 1513},
                  80, 2000, 64, _SECONDARY,
-                 f"{_ML_ENGINEERING}; {_LIGHTNING}; bandwidth: NVIDIA brief PB-11133-001_v02"),
+                 f"{_ML_ENGINEERING}; {_LIGHTNING}; bandwidth: NVIDIA brief PB-11133-001_v02", 228),
     _accelerator("H200-SXM", _HOPPER,
                  141, 4800, 450, _SECONDARY,
-                 f"{_ML_ENGINEERING}; link: MLCommons inference_results_v4.1, H200-SXM-141GBx8"),
+                 f"{_ML_ENGINEERING}; link: MLCommons inference_results_v4.1, H200-SXM-141GBx8",
+                 228),
     _accelerator("B200", {"fp32": 80, "tf32": 1125, "half": 2250, "fp8": 4500, "int8": 4500},
-                 180, 8000, 900, _SECONDARY, _ML_ENGINEERING),
+                 180, 8000, 900, _SECONDARY, _ML_ENGINEERING, 228),
     _accelerator("GB200", {"fp32": 80, "tf32": 1250, "half": 2500, "fp8": 5000, "int8": 5000},
                  186, 8000, 900, _SECONDARY,
-                 f"one GPU; {_ML_ENGINEERING}; memory: MLCommons v6.1 results, GB200-NVL72"),
+                 f"one GPU; {_ML_ENGINEERING}; memory: MLCommons v6.1 results, GB200-NVL72", 228),
     _accelerator("L4", {"fp32": 30.3, "tf32": 60, "half": 121, "fp8": 242, "int8": 242},
-                 24, 300, 32, _SECONDARY, f"{_LIGHTNING}; L4 datasheet as quoted"),
+                 24, 300, 32, _SECONDARY, f"{_LIGHTNING}; L4 datasheet as quoted", 100),
     _accelerator("L40S", {"fp32": 91.6, "tf32": 183, "half": 362, "fp8": 733, "int8": 733},
-                 48, 864, 32, _SECONDARY, f"{_ML_ENGINEERING}; L40S datasheet as reproduced"),
+                 48, 864, 32, _SECONDARY, f"{_ML_ENGINEERING}; L40S datasheet as reproduced", 100),
     _accelerator("RTX-3090", {"fp32": 35.6, "tf32": 35.6, "half": 71, "int8": 284},
                  24, 936.2, 56.25, _MEMORY,
-                 "GA102 whitepaper, appendix A, table 9, as quoted; the link from memory"),
+                 "GA102 whitepaper, appendix A, table 9, as quoted; the link from memory", 100),
     _accelerator("RTX-4090",
                  {"fp32": 82.6, "tf32": 82.6, "half": 165.2, "fp8": 330.3, "int8": 660.6},
-                 24, 1008, 32, _SECONDARY, "Ada whitepaper v2.1, appendix A, table 2, as quoted"),
+                 24, 1008, 32, _SECONDARY, "Ada whitepaper v2.1, appendix A, table 2, as quoted",
+                 100),
     _accelerator("MI300X",
                  {"fp32": 163.4, "tf32": 653.7, "half": 1307.4, "fp8": 2614.9, "int8": 2614.9},
                  192, 5300, 448, _VENDOR,
