@@ -30,8 +30,8 @@ def normal(*shape: int) -> torch.Tensor:
     return torch.from_numpy(RNG.standard_normal(shape))
 
 
-def same(ours: torch.Tensor, library: np.ndarray) -> None:
-    np.testing.assert_allclose(ours.numpy(), library, rtol=1e-9, atol=1e-9)
+def same(ours: torch.Tensor, library: np.ndarray | torch.Tensor, atol: float = 1e-9) -> None:
+    np.testing.assert_allclose(ours.detach().numpy(), np.asarray(library), rtol=1e-9, atol=atol)
 
 
 # ---- the task
@@ -50,12 +50,34 @@ def test_the_pairs_determine_every_answer(seed, n_sequences, n_pairs, spare):
     tokens, answers = recall.recall(rng, n_sequences, n_pairs, n_keys)
     assert tokens.shape == (n_sequences, 3 * n_pairs)
     assert answers.shape == (n_sequences, n_pairs)
+    assert lawful(tokens, answers, n_keys)
+
+
+def lawful(tokens: np.ndarray, answers: np.ndarray, n_keys: int) -> bool:
+    """Whether no key comes twice, all are asked for, and the pairs give the answers."""
+    n_pairs = answers.shape[1]
     for row, wanted in zip(tokens.tolist(), answers.tolist(), strict=True):
         keys, values, queries = row[: 2 * n_pairs : 2], row[1 : 2 * n_pairs : 2], row[2 * n_pairs :]
-        assert len(set(keys)) == n_pairs and sorted(queries) == sorted(keys)
-        assert max(keys) < n_keys <= min(values) and min(keys) >= 0 and max(values) < 2 * n_keys
         known = dict(zip(keys, values, strict=True))
-        assert [known[query] - n_keys for query in queries] == wanted
+        if len(known) < n_pairs or sorted(queries) != sorted(keys):
+            return False
+        if not (min(keys) >= 0 and max(keys) < n_keys <= min(values) and max(values) < 2 * n_keys):
+            return False
+        if [known[query] - n_keys for query in queries] != wanted:
+            return False
+    return True
+
+
+def test_wrong_generators_are_told():
+    """Answers in the order of the pairs, a key drawn twice, a query of a key that was not there."""
+    tokens, answers = recall.recall(np.random.default_rng(0), 8, 4, 9)
+    assert lawful(tokens, answers, 9)
+    assert not lawful(tokens, tokens[:, 1:8:2] - 9, 9)
+    twice, strange = tokens.copy(), tokens.copy()
+    twice[:, 2] = twice[:, 0]
+    strange[0, -1] = next(key for key in range(9) if key not in tokens[0, 0:8:2])
+    assert not lawful(twice, answers, 9)
+    assert not lawful(strange, answers, 9)
 
 
 def test_keys_values_and_orders_are_even():
@@ -83,7 +105,7 @@ def test_only_queries_are_asked_and_only_pairs_before_them_matter():
         with torch.no_grad():
             one, other = (rows(torch.from_numpy(t[None]), 3) for t in (tokens, changed))
         assert one.shape == (1, *answers.shape, TOY.n_keys)
-        torch.testing.assert_close(one[:, :, :-1], other[:, :, :-1])
+        same(one[:, :, :-1], other[:, :, :-1], atol=1e-5)  # of float32
         assert (one[:, :, -1] - other[:, :, -1]).abs().max() > 1e-3
 
 
@@ -125,7 +147,7 @@ def test_a_decay_that_underflows_forgets_and_stays_finite():
     ones, log_decay = torch.ones(1, 6).double(), torch.full((1, 6), -600.0).double()
     parts = [x.requires_grad_() for x in (q, k.detach(), v, ones, log_decay)]
     y = recall.gated_delta(*parts, chunk=6)
-    torch.testing.assert_close(y, (q * k).sum(-1, keepdim=True) * v)  # of the last token alone
+    same(y, ((q * k).sum(-1, keepdim=True) * v).detach())  # of the last token alone
     assert all(g.isfinite().all() for g in torch.autograd.grad(y.sum(), parts))
 
 
@@ -161,7 +183,7 @@ def test_the_short_convolution_is_torchs():
     for row in range(2):
         padded = torch.nn.functional.pad(x[row].mT, (2, 0))
         expected = torch.nn.functional.conv1d(padded, weight[row].flip(0).T[:, None], groups=4).mT
-        torch.testing.assert_close(recall.short_convolution(x, weight)[row], expected)
+        same(recall.short_convolution(x, weight)[row], expected)
 
 
 @pytest.mark.parametrize("model", recall.MODELS)
