@@ -305,6 +305,217 @@ def packed_mask(lengths, window, sinks):
     return mask
 """,
     },
+    "flash": {
+        "attend": """\
+def attend(q, n_keys, load, block_q, block_k, window):
+    size = q.shape[-1] ** 0.5
+    out, sums = None, np.empty(len(q))
+    for begin in range(0, len(q), block_q):
+        inside = range(begin, min(begin + block_q, len(q)))
+        at = [n_keys - len(q) + i for i in inside]
+        state = [None] * len(at)
+        for number in reversed(range(-(-n_keys // block_k))):  # from the last block to the first
+            low, high = number * block_k, min((number + 1) * block_k, n_keys)
+            if low > at[-1] or window is not None and high - 1 <= at[0] - window:
+                continue
+            keys, values = load(low, high)
+            if out is None:
+                out = np.zeros((len(q), values.shape[1]))
+            for row, place in enumerate(at):
+                first = low if window is None else max(low, place - window + 1)
+                here = slice(first - low, max(first, min(high, place + 1)) - low)
+                s = keys[here] @ q[begin + row] / size
+                if len(s) == 0:
+                    continue
+                part = s.max(), np.exp(s - s.max()).sum(), np.exp(s - s.max()) @ values[here]
+                if state[row] is not None:
+                    (a, b, c), (d, e, f) = state[row], part
+                    top = max(a, d)
+                    x, y = np.exp(a - top), np.exp(d - top)
+                    part = top, b * x + e * y, c * x + f * y
+                state[row] = part
+        for row, (peak, total, mixed) in zip(inside, state):
+            out[row], sums[row] = mixed / total, peak + np.log(total)
+    return [out, sums]
+""",
+        "lazy": """\
+def lazy_walk(scores, values, block, limit):
+    cuts = range(block, scores.shape[1], block)
+    peaks = np.full(len(scores), -np.inf)
+    totals, mixed = np.zeros(len(scores)), np.zeros((len(scores), values.shape[1]))
+    moved = set()
+    for number, tile in enumerate(np.split(scores, cuts, axis=1)):
+        rows = values[number * block : number * block + tile.shape[1]]
+        for i, line in enumerate(tile):
+            if line.max() - peaks[i] > limit:
+                factor = np.exp(peaks[i] - line.max())
+                totals[i] *= factor
+                mixed[i] *= factor
+                peaks[i] = line.max()
+                moved.add(number)
+            for score, value in zip(line, rows):
+                weight = math.exp(score - peaks[i])
+                totals[i] += weight
+                mixed[i] += weight * value
+    return np.divide(mixed, totals[:, None]), len(moved - {0})
+
+
+def safe_limit(n_keys, largest_weight, largest_total):
+    return float(np.log(min(largest_weight, largest_total / n_keys)))
+""",
+        "splits": """\
+from fractions import Fraction
+
+
+def efficiency(n_jobs, n_processors):
+    waves, rest = divmod(n_jobs, n_processors)
+    return float(Fraction(n_jobs, (waves + bool(rest)) * n_processors))
+
+
+def choose_splits(n_jobs, n_processors, n_blocks, most):
+    if n_jobs / n_processors >= 0.8:
+        return 1
+    shares, run = [], None
+    for n in range(1, min(most, n_processors, n_blocks) + 1):
+        longest = -(-n_blocks // n)
+        if longest != run:
+            shares.append((n, efficiency(n_jobs * n, n_processors)))
+        run = longest
+    best = max(share for _, share in shares)
+    return next(n for n, share in shares if share / best >= 0.85)
+
+
+def split_seconds(n_jobs, n_processors, n_blocks, n_splits, block_s, start_s, merge_s):
+    seconds, left = 0.0, n_jobs * n_splits
+    while left > 0:
+        seconds += start_s + max(-(-n_blocks // n_splits), 0) * block_s
+        left -= n_processors
+    if n_splits != 1:
+        seconds += n_splits * merge_s
+    return seconds
+
+
+choose_splits(48, 108, 64, 128)
+""",
+        "blocks": """\
+from functools import lru_cache
+from itertools import product
+
+
+@lru_cache(None)
+def causal_cost(n_q, n_k, head_dim, block_q, block_k):
+    ends = [min(i + block_q, n_q) for i in range(0, n_q, block_q)]
+    last = np.array([n_k - n_q + end - 1 for end in ends])
+    met = last // block_k + 1
+    read = np.where(met * block_k > n_k, n_k, met * block_k)
+    return np.array([(n_q * 2 + read.sum() * 2) * head_dim * 2, met.sum()])
+
+
+def best_blocks(n_q, n_k, head_dim, chip_bytes, bandwidth, tile_s):
+    best = float("inf"), None
+    for a, b in product(range(512, 0, -16), repeat=2):
+        if on_chip(a, b, head_dim) > chip_bytes:
+            continue
+        moved, tiles = causal_cost(n_q, n_k, head_dim, a, b)
+        best = min(best, (moved / bandwidth + tiles * tile_s, (a, b)))
+    return best[1]
+""",
+    },
+    "recurrent": {
+        "chunk": """\
+def passing(decay):
+    tokens = range(len(decay))
+    rows = [[np.prod(decay[i + 1 : t + 1]) * (i <= t) for i in tokens] for t in tokens]
+    return np.array(rows)
+
+
+class Matrix:
+    def __init__(self, state):
+        self.state = np.array(state, dtype=float)
+
+    def step(self, q, k, v, decay):
+        self.state *= decay
+        self.state += v[:, None] * k[None]
+        return self.state.dot(q)
+
+
+def read_chunk(state, q, k, v, decay):
+    matrix = Matrix(state)
+    outputs = [matrix.step(*token) for token in zip(q, k, v, decay)]
+    return [matrix.state, outputs]
+""",
+        "memory": """\
+from fractions import Fraction
+
+
+def sum_memory(keys, values):
+    return np.tensordot(values, keys, axes=(0, 0)).tolist()
+
+
+def delta_memory(keys, values, passes):
+    if passes == 0:
+        return np.zeros((values.shape[1], keys.shape[1]))
+    memory = np.array(delta_memory(keys, values, passes - 1))
+    for k, v in zip(keys, values):
+        memory = memory @ (np.eye(len(k)) - np.outer(k, k)) + np.outer(v, k)
+    return memory
+
+
+def expected_error(n, size):
+    return sum(1 / size for _ in range(n - 1))
+
+
+def most_pairs(size, error):
+    n = 1
+    while Fraction(n, size) <= error:
+        n += 1
+    return n
+""",
+        "ssm": """\
+def response(A, B, C, n):
+    return [sum(c * b * a**t for a, b, c in zip(A, B, C)) for t in range(n)]
+
+
+def read_block(A, B, C, state, x):
+    y = []
+    for value in x:
+        state = A * state + B * value
+        y.append(C @ state)
+    return state, np.array(y)
+
+
+def decays(y):
+    y = np.asarray(y)
+    table = np.stack([y[1:-1], y[:-2]], axis=1)
+    s, minus_p = np.linalg.lstsq(table, y[2:], rcond=None)[0]
+    return sorted(np.roots([1, -s, -minus_p]).real, reverse=True)
+""",
+        "snapshots": """\
+def hit(n_prompt, shared, block, interval):
+    found = 0
+    for n in range(0, min(shared, n_prompt - 1) + 1, interval):
+        if n % block == 0:
+            found = n
+    return found
+
+
+def stored_bytes(n_tokens, block, interval, token_bytes, state_bytes):
+    blocks, _ = divmod(n_tokens, block)
+    return block * blocks * token_bytes + len(range(interval, n_tokens + 1, interval)) * state_bytes
+
+
+def best_interval(requests, n_tokens, block, token_bytes, state_bytes, budget_bytes):
+    best = None, -1
+    for interval in range(1, n_tokens + 1):
+        kept = stored_bytes(n_tokens, block, interval, token_bytes, state_bytes)
+        if kept <= budget_bytes:
+            step = int(np.lcm(block, interval))
+            saved = sum(min(same, n - 1) // step * step for n, same in requests)
+            if saved > best[1]:
+                best = interval, saved
+    return best[0]
+""",
+    },
     "kv_cache": {
         "session": """\
 class Session:
