@@ -1,5 +1,6 @@
 """benchmarks/ and the switches of the chapters: where results go, and what a switch starts."""
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import nbclient
 import nbformat
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = sorted((ROOT / "benchmarks").glob("*.py"))
@@ -76,3 +78,48 @@ def test_the_programs_know_what_the_switches_ask_for(program):
     )
     asked = {"--out", *(o for p, given in SWITCHES.values() if p == program for o in given)}
     assert {o for o in asked if o.startswith("-")} <= set(re.findall(r"--[a-z-]+", done.stdout))
+
+
+def flash_benchmark():
+    spec = importlib.util.spec_from_file_location("flash_run", ROOT / "benchmarks" / "flash.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_the_flash_benchmark_times_is_one_function():
+    """Every program of prefill, and every one of decode, returns the same numbers."""
+    module = flash_benchmark()
+    for calls in (module.prefill(100), module.decode(300, 1), module.decode(300, 8)):
+        first, *rest = (torch.as_tensor(call()) for call in calls.values())
+        assert len(rest) >= 3
+        for other in rest:
+            torch.testing.assert_close(other, first, atol=1e-5, rtol=0)
+    assert all(not name.startswith("attention") for name in module.prefill(8193))
+
+
+def test_a_quick_run_of_the_flash_benchmark(monkeypatch, tmp_path):
+    module = flash_benchmark()
+    monkeypatch.setattr(module, "in_own_process", lambda name, n_tokens: 0)  # seconds each
+    monkeypatch.setattr(sys, "argv", ["flash.py", "--quick", "--rounds", "1"])
+    monkeypatch.setattr(module, "data_path", lambda name: tmp_path / "never")
+    before = torch.get_num_threads()
+    try:
+        module.main()
+        assert list(tmp_path.iterdir()) == []
+        monkeypatch.setattr(sys, "argv", [*sys.argv, "--out", str(tmp_path / "out.json")])
+        module.main()
+    finally:
+        torch.set_num_threads(before)
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert {r["program"] for r in report["prefill"]} == set(module.prefill(128))
+    assert {(r["threads"], r["kv_heads"]) for r in report["decode"]} == {
+        (t, k) for t in (1, 2) for k in (1, 8)
+    }
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux counts it so")
+def test_memory_of_all_scores_is_seen():
+    """8 heads of 1,024 x 1,024 scores are 32 MiB; blocks of 64 take a fraction."""
+    grown = flash_benchmark().in_own_process
+    assert grown("attention, numpy", 1024) > 30 * 2**20 > 3 * grown("flash, numpy", 1024)
