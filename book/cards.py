@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from firsttoken.architectures import ARCHITECTURES
 from firsttoken.batching import Request, simulate
+from firsttoken.flash import flash_steps
 from firsttoken.generate import speculative_generate
 from firsttoken.hardware import ACCELERATORS
 from firsttoken.kv_cache import kv_cache_bytes
@@ -107,6 +108,18 @@ def attention(ax: Axes) -> None:
     ax.bar(range(4), [kv_cache_bytes(kind, 1) for kind in kinds], 0.66, color=colors)
 
 
+def flash(ax: Axes) -> None:
+    """Tiles of a causal matrix, as they come: forgotten, on the chip, still to be made."""
+    zeros = np.zeros((10, 1))
+    steps = [step for step in flash_steps(zeros, zeros, zeros, 2, 1) if step.seen]
+    now = 19
+    for n, step in enumerate(steps):
+        color, alpha = ("decode", 1) if n == now else ("muted", 0.5 if n < now else 0.15)
+        place = {"left": step.keys.start, "height": 0.84, "width": 0.84}
+        ax.barh(step.queries.start / 2, **place, color=COLORS[color], alpha=alpha)
+    ax.set(xlim=(-0.3, 10.2), ylim=(4.7, -0.7))
+
+
 def sampling(ax: Axes) -> None:
     """The likeliest tokens, and those that top-p of 0.5 keeps."""
     logits = _next_logits()
@@ -181,6 +194,7 @@ PICTURES = {
     "04_kv_cache": kv_cache,
     "05_throughput": throughput,
     "06_attention": attention,
+    "07_flash": flash,
     "11_sampling": sampling,
     "12_speculative": speculative,
     "14_batching": batching,

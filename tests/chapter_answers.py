@@ -245,6 +245,118 @@ def pass_flops(arch, t):
     ),
     Answer("01_generate", "4", "no end at eos_id", "failed", loop("False")),
     Answer("01_generate", "4", "found by `in`", "passed", loop("eos_id in new")),
+    Answer(
+        "07_flash",
+        "1",
+        "plain exponentials",
+        "failed Right for small log-sums",
+        """
+def merge_two(a, log_a, b, log_b):
+    with np.errstate(all="ignore"):
+        w = np.exp([log_a, log_b])
+        return (w[0] * a + w[1] * b) / w.sum(), np.log(w.sum())
+""",
+    ),
+    Answer(
+        "07_flash",
+        "1",
+        "by a softmax, and as a list",
+        "passed",
+        """
+def merge_two(a, log_a, b, log_b):
+    share = softmax(np.array([log_a, log_b]))
+    return [share @ [a, b], np.logaddexp(log_a, log_b)]
+""",
+    ),
+    Answer(
+        "07_flash",
+        "1",
+        "the library's merge",
+        "passed",
+        """
+def merge_two(a, log_a, b, log_b):
+    both = merge(np.array([[a], [b]]), np.array([log_a, log_b]))
+    return float(both[0]), np.logaddexp.reduce([log_a, log_b])
+""",
+    ),
+    Answer(
+        "07_flash",
+        "1",
+        "relative to the second",
+        "failed",
+        """
+def merge_two(a, log_a, b, log_b):
+    with np.errstate(all="ignore"):
+        w = np.exp(log_a - log_b)
+        return (w * a + b) / (w + 1), log_b + np.log1p(w)
+""",
+    ),
+    Answer(
+        "07_flash",
+        "2",
+        "values forgotten",
+        "failed Keys *and* values",
+        """
+def tallest_block(shared, registers, head_dim, block_k):
+    by_shared = (shared - 2 * block_k * head_dim) // (2 * head_dim)
+    by_registers = registers // (4 * (head_dim + block_k))
+    return max(0, min(by_shared, by_registers) // 16 * 16)
+""",
+    ),
+    Answer(
+        "07_flash",
+        "2",
+        "by trying",
+        "passed",
+        """
+def tallest_block(shared, registers, head_dim, block_k):
+    fits = 0
+    for height in range(16, 4096, 16):
+        loaded = 2 * head_dim * (height + 2 * block_k)
+        if loaded <= shared and 4 * height * (block_k + head_dim) <= registers:
+            fits = height
+    return fits
+""",
+    ),
+    Answer(
+        "07_flash",
+        "3",
+        "a test of rising scores alone",
+        "failed",
+        """
+def walk_test(implementation):
+    s = np.arange(8.0)
+    assert np.isclose(implementation(s, s, 2), softmax(s) @ s)
+""",
+    ),
+    Answer(
+        "07_flash",
+        "4",
+        "in pairs",
+        "passed",
+        """
+def tile_kind(i, j, block, window):
+    seen = [
+        0 <= t - s < window
+        for t in range(i * block, (i + 1) * block)
+        for s in range(j * block, (j + 1) * block)
+    ]
+    return "whole" if all(seen) else "mask" if any(seen) else "skip"
+""",
+    ),
+    Answer(
+        "07_flash",
+        "4",
+        "one token too many",
+        "failed A window of w counts",
+        """
+def tile_kind(i, j, block, window):
+    low, high = (i - j) * block - block + 1, (i - j) * block + block - 1
+    if high < 0 or low > window:
+        return "skip"
+    return "whole" if low >= 0 and high <= window else "mask"
+""",
+    ),
     *(
         Answer(
             "06_attention",

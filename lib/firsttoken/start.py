@@ -128,10 +128,12 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
             Chapter(
                 "07_flash",
                 "FlashAttention",
-                "How can attention be exact without ever storing its scores, and why is that "
-                "faster?",
+                "The scores of a long prompt take a terabyte in each layer. Attention is exact on "
+                "a card of 80 GB all the same: where did the matrix go?",
                 "II",
                 ("03_roofline", "04_kv_cache"),
+                n_quizzes=2,
+                n_exercises=4,
             ),
             Chapter(
                 "08_recurrent",
