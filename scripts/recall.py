@@ -42,11 +42,11 @@ class Recipe:
     convolution: int = 2  # tokens that every mixer's short convolution sees
     queries_per_step: int = 256
     test_queries: int = 2048  # for each number of pairs
-    steps: int = 2000
+    steps: int = 1500
     warmup_steps: int = 100
-    test_every: int = 200
+    test_every: int = 150
     solved: float = 0.999
-    rates: tuple[float, ...] = (3e-3, 1e-2, 3e-2)
+    rates: tuple[float, ...] = (1e-2, 3e-2, 6e-2)
 
 
 def recall(
@@ -115,15 +115,15 @@ def gated_delta(
 def ssm(x: Tensor, log_step: Tensor, a: Tensor, c: Tensor, d: Tensor) -> Tensor:
     """A diagonal state-space model for each channel, as a convolution (S4D, arXiv:2206.11893).
 
-    h' = a h + x, y = Re(c h) + d x, held constant over steps of exp(log_step).
+    h' = a h + x, y = c h + d x, where x is held constant over steps of exp(log_step).
 
-    Shapes: x: (rows, B, T, D); log_step, d: (rows, D); a, c: (rows, D, n) complex, Re a < 0
+    Shapes: x: (rows, B, T, D); log_step, d: (rows, D); a, c: (rows, D, n), a below 0
     """
     t = x.shape[-2]
     step = a * log_step.exp()[..., None]
     gain = c * (step.exp() - 1) / a
     powers = (step[..., None, :] * torch.arange(t)[:, None]).exp()  # (rows, D, T, n)
-    kernel = (powers @ gain[..., None]).real.squeeze(-1).mT  # (rows, T, D)
+    kernel = (powers @ gain[..., None]).squeeze(-1).mT  # (rows, T, D)
     spectrum = torch.fft.rfft(kernel, 2 * t, dim=-2)[:, None]
     y = torch.fft.irfft(torch.fft.rfft(x, 2 * t, dim=-2) * spectrum, 2 * t, dim=-2)
     return y[..., :t, :] + d[:, None, None] * x
@@ -145,9 +145,8 @@ def shapes(model: str, width: int, recipe: Recipe) -> dict[str, tuple[int, ...]]
         inner = d if mixer == "ssm" else 2 * width + d  # values are as wide as the model
         layer = {"norm": (d,), "in": (d, inner), "conv": (recipe.convolution, inner)}
         if mixer == "ssm":
-            modes = (d, width // 2)  # complex, so that the state is `width` numbers a channel
-            layer |= {"log_step": (d,), "log_rate": modes, "frequency": modes}
-            layer |= {"c_real": modes, "c_imag": modes, "skip": (d,), "out": (d, 2 * d)}
+            layer |= {"log_step": (d,), "log_rate": (d, width), "read": (d, width)}
+            layer |= {"skip": (d,), "out": (d, 2 * d)}
         else:
             layer |= {"out": (d, d)}
         if mixer == "delta":
@@ -180,18 +179,20 @@ def initial(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
     """Return one weight, from a stream of its own: models start alike where shapes agree."""
     rng = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
     match name.split(".")[-1]:
-        case "norm" | "skip":
+        case "norm":
             return torch.ones(shape)
+        case "skip":  # the residual stream has the input already
+            return torch.zeros(shape)
         case "log_step":  # S4D's: from 0.001 to 0.1, evenly in the logarithm
             low, high = math.log(1e-3), math.log(1e-1)
             return low + (high - low) * torch.rand(shape, generator=rng)
-        case "log_rate":  # S4D-Lin: a = -1/2 + iπn
-            return torch.full(shape, math.log(0.5))
-        case "frequency":
-            return (math.pi * torch.arange(shape[-1], dtype=torch.float32)).expand(shape).clone()
-        case "gates_bias":  # half of each correction at first, and a decay of 0.99
-            return torch.tensor([0.0, math.log(math.expm1(0.01))])
-        case "embedding" | "c_real" | "c_imag":
+        case "log_rate":  # S4D-Real: a = -1, -2, …
+            return torch.arange(1, shape[-1] + 1).log().expand(shape)
+        case "read":  # so large that what the state adds is about as large as the input
+            return 10 * torch.randn(shape, generator=rng)
+        case "gates_bias":  # beta of 0.12 and a decay of 0.999: at first little is overwritten
+            return torch.tensor([-2.0, math.log(math.expm1(0.001))])
+        case "embedding":
             return torch.randn(shape, generator=rng)
         case _:
             return torch.randn(shape, generator=rng) / math.sqrt(shape[0])
@@ -211,8 +212,7 @@ def mix(mixer: str, x: Tensor, w: dict[str, Tensor], width: int, recipe: Recipe)
     x = normed(x, w["norm"])
     y = short_convolution(project(x, w["in"]), w["conv"])
     if mixer == "ssm":
-        a = torch.complex(-w["log_rate"].exp(), w["frequency"])
-        y = ssm(y, w["log_step"], a, torch.complex(w["c_real"], w["c_imag"]), w["skip"])
+        y = ssm(y, w["log_step"], -w["log_rate"].exp(), w["read"], w["skip"])
         return F.glu(project(F.gelu(y), w["out"]))  # as S4D's blocks end
     q, k, v = y.split((width, width, recipe.d_model), dim=-1)
     match mixer:

@@ -155,8 +155,7 @@ def test_a_decay_that_underflows_forgets_and_stays_finite():
 def test_the_ssm_is_the_librarys(t):
     rows, b, d, n = 2, 3, 4, 3
     x, log_step, skip = normal(rows, b, t, d), normal(rows, d), normal(rows, d)
-    a = torch.complex(-normal(rows, d, n).exp(), normal(rows, d, n))
-    c = torch.complex(normal(rows, d, n), normal(rows, d, n))
+    a, c = -normal(rows, d, n).exp(), normal(rows, d, n)
     ours = recall.ssm(x, log_step, a, c, skip)
     for row, channel in np.ndindex(rows, d):
         pick = np.s_[row, channel]
@@ -218,8 +217,8 @@ def test_costs_are_those_of_the_tensors():
     delta = recurrent.gated_delta_step(None, q[:, :, 0], q[:, :, 0], v[:, :, 0], one, one)[0]
     assert recall.cost("linear", 6, TOY)["state"] == [{"fixed": linear.size}] * 2
     assert recall.cost("delta", 6, TOY)["state"] == [{"fixed": delta.size}] * 2
-    modes = recall.shapes("ssm", 6, TOY)["0.frequency"]
-    assert recall.cost("ssm", 6, TOY)["state"] == [{"fixed": 2 * math.prod(modes)}] * 2
+    modes = recall.shapes("ssm", 6, TOY)["0.log_rate"]
+    assert recall.cost("ssm", 6, TOY)["state"] == [{"fixed": math.prod(modes)}] * 2
 
 
 # ---- training
@@ -288,7 +287,7 @@ def quick(patch, folder):
     train = recall.train
 
     def counted(model, width, seeds, *args, **kwargs):
-        if list(seeds) != [train_recall.SEARCH_SEED] * len(TOY.rates):
+        if not set(seeds) & set(train_recall.SEARCH_SEEDS):
             trained.append((model, width))
         return train(model, width, seeds, *args, **kwargs)
 
@@ -374,15 +373,21 @@ def test_the_learning_rate_is_the_best_of_the_search(tmp_path, monkeypatch):
     """By the mean over the numbers of pairs, the smallest of equals; reported seeds have no say."""
 
     def fake(model, width, seeds, rates, recipe, until=np.all):
-        if seeds[0] != train_recall.SEARCH_SEED:
+        if seeds[0] not in train_recall.SEARCH_SEEDS:
             return {"accuracy": [[1.0, 1.0]] * len(seeds), "steps": 1, "curve": list(rates)}
         assert until is np.any
-        return {"accuracy": [[0.9, 0.1], [0.5, 0.6], [0.6, 0.5]], "steps": 1, "curve": []}
+        shown = dict(zip(TOY.rates, ([0.9, 0.1], [0.5, 0.6], [0.6, 0.5]), strict=True))
+        lucky = {
+            (train_recall.SEARCH_SEEDS[1], TOY.rates[0]): 0.08
+        }  # one row is the best, not its rate
+        rows = zip(seeds, rates, strict=True)
+        result = [[x + lucky.get((s, r), 0) for x in shown[r]] for s, r in rows]
+        return {"accuracy": result, "steps": 1, "curve": []}
 
     monkeypatch.setattr(train_recall, "train", fake)
     run = train_recall.one_run("linear", 4, TOY, range(5), tmp_path, "")
     assert run["rate"] == TOY.rates[1] and run["curve"] == [TOY.rates[1]] * 5
-    assert train_recall.SEARCH_SEED not in range(train_recall.SEEDS)
+    assert not set(train_recall.SEARCH_SEEDS) & set(range(train_recall.SEEDS))
 
 
 def check_report(stored: dict, widths: tuple[int, ...]) -> None:
