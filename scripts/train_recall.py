@@ -92,7 +92,11 @@ def one_run(
 
 
 def report(runs: list[dict]) -> dict:
-    """All that the figure needs and that makes the runs repeatable."""
+    """All that the figure needs and that makes the runs repeatable.
+
+    Of a curve the seeds' means over the numbers of pairs are kept, of a search how it ended: a row
+    for each seed and rate, the rates of the first seed first.
+    """
     baseline = {run["width"]: run["accuracy"] for run in runs if run["model"] == BASELINE}
     entries = []
     for run in runs:
@@ -102,6 +106,11 @@ def report(runs: list[dict]) -> dict:
             {k: v for k, v in run.items() if k not in ONE_FOR_ALL | {"seeds"}}
             | {
                 "mixers": MODELS[run["model"]],
+                "curve": [
+                    [step, np.mean(values, axis=1).round(4).tolist()]
+                    for step, values in run["curve"]
+                ],
+                "search": run["search"]["accuracy"],
                 "mean": [paired(a, np.zeros_like(a)) for a in by_pairs],
                 f"minus_{BASELINE}": [paired(a, b) for a, b in zip(by_pairs, others, strict=True)],
             }
