@@ -1,6 +1,6 @@
 """Train small models on associative recall; write how much each remembers of how many pairs.
 
-    python scripts/train_recall.py             # about 40 minutes on one quiet core
+    python scripts/train_recall.py             # about an hour on one quiet core
     python scripts/train_recall.py --quick     # two steps each, writes no report
 
 The models of `recall.MODELS` differ only in how a token reaches earlier ones, and are trained on

@@ -248,7 +248,7 @@ def test_attention_learns_the_task_and_stops_early():
 
 
 def test_with_shuffled_answers_nothing_is_learnt(monkeypatch):
-    """Answers of other sequences: 1 of 8 values is hit by chance, whatever is learnt.
+    """Answers drawn anew: 1 of 8 values is hit by chance, whatever is learnt.
 
     Each of four shares is that of 1024 queries whose answers are independent of what the model
     sees; it leaves 1/8 by 6 standard deviations with probability below 1e-8.
