@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from firsttoken.architectures import ARCHITECTURES
+from firsttoken.architectures import ARCHITECTURES, HYBRIDS
 from firsttoken.batching import Request, simulate
 from firsttoken.flash import flash_steps
 from firsttoken.generate import speculative_generate
@@ -120,6 +120,16 @@ def flash(ax: Axes) -> None:
     ax.set(xlim=(-0.3, 10.2), ylim=(4.7, -0.7))
 
 
+def beyond(ax: Axes) -> None:
+    """What attention keeps of ever more tokens, a hybrid, and a state that does not grow."""
+    mix = HYBRIDS["Qwen3-Next-80B-A3B"]
+    tokens = np.geomspace(64, 65_536, 40)
+    own = np.array([mix.cache_bytes(int(n)) for n in tokens])
+    state = mix.state_bytes()
+    for kept, color in ((4 * own, "cache"), (own + state, "draft"), (0 * own + state, "weights")):
+        ax.loglog(tokens, kept, color=COLORS[color], lw=3)
+
+
 def sampling(ax: Axes) -> None:
     """The likeliest tokens, and those that top-p of 0.5 keeps."""
     logits = _next_logits()
@@ -195,6 +205,7 @@ PICTURES = {
     "05_throughput": throughput,
     "06_attention": attention,
     "07_flash": flash,
+    "08_recurrent": beyond,
     "11_sampling": sampling,
     "12_speculative": speculative,
     "14_batching": batching,

@@ -357,6 +357,91 @@ def tile_kind(i, j, block, window):
     return "whole" if low >= 0 and high <= window else "mask"
 """,
     ),
+    Answer(
+        "08_recurrent",
+        "1",
+        "by counting up",
+        "passed",
+        """
+def pays_from(heads, size, kv_heads, head_dim):
+    n = 0
+    while n * 4 * kv_heads * head_dim <= heads * size**2 * 4:
+        n += 1
+    return n
+""",
+    ),
+    Answer(
+        "08_recurrent",
+        "1",
+        "keys alone",
+        "failed A key *and* a value",
+        """
+def pays_from(heads, size, kv_heads, head_dim):
+    return heads * size * size * 4 // (2 * kv_heads * head_dim) + 1
+""",
+    ),
+    Answer(
+        "08_recurrent",
+        "2",
+        "with einsum",
+        "passed",
+        """
+def retention_step(M, q, k, v, decay):
+    new = decay * M + np.einsum("i,j->ij", v, k)
+    return [new, np.einsum("ij,j->i", new, q)]
+""",
+    ),
+    Answer(
+        "08_recurrent",
+        "2",
+        "what is new decays too",
+        "failed Only what is old shrinks",
+        """
+def retention_step(M, q, k, v, decay):
+    new = decay * (M + np.outer(v, k))
+    return new, new @ q
+""",
+    ),
+    Answer(
+        "08_recurrent",
+        "3",
+        "a test without decay",
+        "failed",
+        """
+def write_test(implementation):
+    e = np.array([1.0, 0.0])
+    new = implementation(np.zeros((1, 2)), e, np.array([5.0]), 1.0, 1.0)
+    assert np.allclose(new @ e, 5)
+""",
+    ),
+    Answer(
+        "08_recurrent",
+        "4",
+        "a loop",
+        "passed",
+        """
+def places_to_write(p, masked, threshold):
+    best, found = None, []
+    for i in np.flatnonzero(masked):
+        if p[i].max() > threshold:
+            found.append(i)
+        if best is None or p[i].max() > p[best].max():
+            best = i
+    return found or [best]
+""",
+    ),
+    Answer(
+        "08_recurrent",
+        "4",
+        "all places",
+        "failed Only places that are still masked",
+        """
+def places_to_write(p, masked, threshold):
+    sure = p.max(axis=1)
+    above = np.flatnonzero(sure > threshold)
+    return above.tolist() if len(above) else [int(sure.argmax())]
+""",
+    ),
     *(
         Answer(
             "06_attention",

@@ -142,6 +142,8 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
                 "then forget?",
                 "II",
                 ("06_attention",),
+                n_quizzes=2,
+                n_exercises=4,
             ),
             Chapter(
                 "09_quantization",
