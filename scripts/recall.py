@@ -182,6 +182,8 @@ def initial(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
     match name.split(".")[-1]:
         case "norm":
             return torch.ones(shape)
+        case "conv":  # the tokens in equal parts; of random parts some seeds never make a pair
+            return torch.full(shape, 1 / math.sqrt(shape[0]))
         case "skip":  # the residual stream has the input already
             return torch.zeros(shape)
         case "log_step":  # S4D's: from 0.001 to 0.1, evenly in the logarithm

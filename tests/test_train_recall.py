@@ -265,7 +265,7 @@ def test_with_shuffled_answers_nothing_is_learnt(monkeypatch):
     assert np.abs(np.subtract(result["accuracy"], 1 / 8)).max() < 6 * math.sqrt(7 / 64 / 1024)
 
 
-def test_a_test_is_of_sequences_that_are_no_training(monkeypatch):
+def test_a_test_is_of_sequences_that_are_no_training():
     """Streams of one seed differ, and so do seeds."""
     rngs = [np.random.default_rng(s) for s in ((0, recall.TRAIN), (0, recall.TEST, 4), (1, 0))]
     first = [recall.recall(rng, 4, 4, 64)[0].tolist() for rng in rngs]
