@@ -144,7 +144,12 @@ def has_its_module_and_tests(chapter):
     if not match:
         return [f"{chapter.stem} is not NN_topic"]
     places = [f"lib/firsttoken/{match[1]}.py", f"tests/test_{match[1]}.py"]
-    return [f"no {place}" for place in places if not (ROOT / place).exists()]
+    packages = [f"lib/firsttoken/{match[1]}", f"tests/{match[1]}"]
+    return [
+        f"no {place}"
+        for place, package in zip(places, packages, strict=True)
+        if not (ROOT / place).exists() and not (ROOT / package / "__init__.py").exists()
+    ]
 
 
 def has_the_sections_in_order(chapter):

@@ -1,0 +1,205 @@
+"""GGUF's blocks, byte for byte as the gguf package of llama.cpp writes and reads them."""
+
+import inspect
+
+import gguf as llama_cpp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from firsttoken.quantization import GGUF_LAYOUTS, gguf, pack_gguf, unpack_gguf
+
+RNG = np.random.default_rng(0)
+TYPES = {kind: llama_cpp.GGMLQuantizationType[kind.upper()] for kind in GGUF_LAYOUTS}
+PACKED = ["q8_0", "q4_0"]
+
+
+def written(x, kind):
+    with np.errstate(all="ignore"):
+        return llama_cpp.quantize(x, TYPES[kind])
+
+
+def read(blocks, kind):
+    with np.errstate(all="ignore"):
+        return llama_cpp.dequantize(blocks, TYPES[kind])
+
+
+def random_blocks(kind, n_rows=20):
+    shape = (n_rows, 2 * GGUF_LAYOUTS[kind].fields.itemsize)
+    return RNG.integers(0, 256, size=shape, dtype=np.uint8)
+
+
+# Huge and tiny blocks, whose scales float16 holds as infinity and 0, and numbers half way between
+# two codes.
+size = st.sampled_from([1.0, 127.0, -8.0, 1e-8, 1e-20, 1e-36, 1e6, 1e30])
+number = st.integers(-16, 16).map(lambda n: n / 2) | st.floats(-100, 100, width=32)
+row = st.just(0.0) | number
+
+
+@given(data=st.data(), shape=array_shapes(max_dims=2, max_side=3), kind=st.sampled_from(PACKED))
+def test_the_bytes_are_those_of_the_gguf_package(data, shape, kind):
+    elements = row if data.draw(st.booleans()) else st.just(data.draw(number))
+    x = data.draw(arrays(np.float32, (*shape, 32), elements=elements)) * np.float32(data.draw(size))
+    x = x.reshape(*shape[:-1], -1)
+    blocks = pack_gguf(x, kind)
+    assert blocks.dtype == np.uint8
+    per_block = blocks.reshape(-1, GGUF_LAYOUTS[kind].fields.itemsize)
+    expected = written(x, kind).reshape(per_block.shape)
+    np.testing.assert_array_equal(per_block[:, :2], expected[:, :2])  # the scales
+    # Below, 1 / scale is infinite, and llama.cpp leaves the codes to the processor.
+    peak = np.abs(x).reshape(-1, 32).max(axis=-1)
+    defined = (peak == 0) | (peak > 4e-37)
+    np.testing.assert_array_equal(per_block[defined], expected[defined])
+    assert (unpack_gguf(per_block[~defined], kind) == 0).all()
+
+
+@given(kind=st.sampled_from(list(TYPES)), data=st.data())
+def test_any_bytes_are_read_as_the_gguf_package_reads_them(kind, data):
+    """Scales of random bytes may be NaN or infinite: NaN and infinity come out, in silence."""
+    n_bytes = 2 * GGUF_LAYOUTS[kind].fields.itemsize
+    blocks = data.draw(arrays(np.uint8, (2, n_bytes), elements=st.integers(0, 255)))
+    numbers = unpack_gguf(blocks, kind)
+    assert numbers.dtype == np.float32
+    np.testing.assert_array_equal(numbers, read(blocks, kind))
+
+
+def writes_as_gguf():
+    """Numbers of all sizes, half steps of many scales, both ends of the codes equally far."""
+    sizes = np.exp2(RNG.uniform(-12, 12, size=(200, 1)))
+    numbers = RNG.normal(size=(200, 32)) * sizes
+    half_steps = RNG.integers(-15, 15, size=(200, 32)) + 0.5
+    half_steps[:, 0] = 127
+    ends = np.clip(half_steps, -8, 8) / 2
+    for x in (numbers, half_steps, half_steps * sizes, ends * sizes):
+        for kind in PACKED:
+            x = x.astype(np.float32)
+            np.testing.assert_array_equal(pack_gguf(x, kind), written(x, kind))
+
+
+def reads_as_gguf():
+    for kind in TYPES:
+        blocks = random_blocks(kind)
+        np.testing.assert_array_equal(unpack_gguf(blocks, kind), read(blocks, kind))
+
+
+@given(x=arrays(np.float32, (2, 32), elements=st.floats(-1e4, 1e4, width=32)))
+def test_no_error_is_above_half_a_step(x):
+    """But in q4_0, which has no code for +8: there the far end of the other side loses up to one.
+
+    Scales of float16 add an eleventh bit's error, or half its smallest number.
+    """
+    for kind, codes, worst in (("q8_0", 127, 0.5), ("q4_0", 8, 1.0)):
+        step = np.abs(x).max(axis=-1, keepdims=True) / codes
+        error = np.abs(unpack_gguf(pack_gguf(x, kind), kind) - x)
+        assert (error <= worst * step * (1 + 1e-5) + codes * (step * 2**-11 + 2**-25)).all()
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_layouts_are_those_of_the_gguf_package(kind):
+    layout = GGUF_LAYOUTS[kind]
+    assert (layout.n_numbers, layout.fields.itemsize) == llama_cpp.GGML_QUANT_SIZES[TYPES[kind]]
+
+
+def test_bits_per_number():
+    bits = {kind: layout.bits for kind, layout in GGUF_LAYOUTS.items()}
+    assert bits == {"q8_0": 8.5, "q4_0": 4.5, "q4_K": 4.5, "q6_K": 6.5625}
+    assert pack_gguf(np.zeros((3, 64)), "q4_0").nbytes * 8 == 3 * 64 * 4.5
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_shapes_without_rows_and_parts_of_arrays(kind):
+    blocks = random_blocks(kind)
+    n_bytes, n = blocks.shape[1], 2 * GGUF_LAYOUTS[kind].n_numbers
+    assert unpack_gguf(blocks[:0], kind).shape == (0, n)
+    assert unpack_gguf(blocks[0], kind).shape == (n,)
+    assert unpack_gguf(blocks.reshape(4, 5, n_bytes), kind).shape == (4, 5, n)
+    turned = np.asfortranarray(blocks)[::2]
+    np.testing.assert_array_equal(unpack_gguf(turned, kind), unpack_gguf(blocks, kind)[::2])
+    if kind in PACKED:
+        assert pack_gguf(np.zeros((0, 64)), kind).shape == (0, n_bytes)
+        assert pack_gguf(np.zeros((4, 5, 0)), kind).shape == (4, 5, 0)
+        x = RNG.normal(size=(64, 6))
+        np.testing.assert_array_equal(pack_gguf(x.T, kind), pack_gguf(x.T.copy(), kind))
+
+
+# Mistakes that must show
+
+MUTANTS = {
+    "halves to even": (writes_as_gguf, "whole + np.trunc(2 * (steps - whole))", "np.rint(steps)"),
+    "codes of 8 bits down to -128": (
+        writes_as_gguf,
+        "keepdims=True) / 127",
+        "keepdims=True) / 128",
+    ),
+    "the largest becomes +7": (writes_as_gguf, " / -8", " / 7"),
+    "neighbours share a byte": (
+        writes_as_gguf,
+        "codes[..., :16] | codes[..., 16:] << 4",
+        "codes[..., ::2] | codes[..., 1::2] << 4",
+    ),
+    "codes of the stored scale": (
+        writes_as_gguf,
+        "inverse = np.divide(1, scale,",
+        "scale = scale.astype(np.float16).astype(np.float32)\n    inverse = np.divide(1, scale,",
+    ),
+    "quotients": (
+        writes_as_gguf,
+        "return x * np.where(np.isinf(inverse), np.float32(np.nan), inverse)",
+        "return x / scale",
+    ),
+    "the last of equals": (
+        writes_as_gguf,
+        "np.abs(x).argmax(axis=-1, keepdims=True)",
+        "31 - np.abs(x[..., ::-1]).argmax(axis=-1, keepdims=True)",
+    ),
+    "high halves first": (reads_as_gguf, "[codes & 15, codes >> 4]", "[codes >> 4, codes & 15]"),
+    "codes without an offset": (reads_as_gguf, " - np.float32(8))", ")"),
+    "offsets are added": (reads_as_gguf, "32) - offsets", "32) + offsets"),
+    "scales of four bits": (reads_as_gguf, "both & 15 | scales >> 6 << 4", "both & 15"),
+    "offsets from the low half": (reads_as_gguf, "both >> 4 | offsets", "both & 15 | offsets"),
+    "two bits in another order": (reads_as_gguf, "[0], [2], [4], [6]", "[6], [4], [2], [0]"),
+    "unsigned scales": (reads_as_gguf, '("group_scales", "i1", 16)', '("group_scales", "u1", 16)'),
+}
+
+
+@pytest.mark.parametrize("rule", {rule for rule, _, _ in MUTANTS.values()})
+def test_rules_hold(rule):
+    rule()
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_caught(name, monkeypatch):
+    """Each wrong line, in the module's own source, gives other bytes or numbers."""
+    rule, right, wrong = MUTANTS[name]
+    source = inspect.getsource(gguf)
+    assert source.count(right) == 1
+    mutant = {"__name__": "mutant"}
+    monkeypatch.setitem(inspect.sys.modules, "mutant", gguf)  # where dataclasses look it up
+    exec(compile(source.replace(right, wrong), "mutant", "exec"), mutant)
+    for function in ("pack_gguf", "unpack_gguf"):
+        monkeypatch.setitem(globals(), function, mutant[function])
+    with pytest.raises(AssertionError):
+        rule()
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: pack_gguf(np.zeros(32), "q4_K"), "kind must be one of q8_0, q4_0, got 'q4_K'"),
+        (lambda: pack_gguf(np.zeros(33), "q8_0"), r"x must have rows .* of 32, got \(33,\)"),
+        (lambda: pack_gguf(np.zeros(()), "q8_0"), r"x must have rows .* of 32, got \(\)"),
+        (lambda: pack_gguf(np.full(32, np.nan), "q8_0"), "x must be finite"),
+        (lambda: pack_gguf(np.full(32, np.inf), "q4_0"), "x must be finite"),
+        (lambda: unpack_gguf(np.zeros(34, np.uint8), "q5_0"), "kind must be one of .*, got 'q5_0'"),
+        (lambda: unpack_gguf(np.zeros(34), "q8_0"), r"must be uint8 .* 34 bytes, got float64"),
+        (lambda: unpack_gguf(np.zeros(35, np.uint8), "q8_0"), r"got uint8 \(35,\)"),
+    ],
+)
+def test_errors_name_what_is_wrong(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

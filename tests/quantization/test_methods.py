@@ -1,0 +1,347 @@
+"""LLM.int8, AWQ, GPTQ and rotations: what they promise, against definitions and brute force."""
+
+import inspect
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from firsttoken.quantization import awq_scale, gptq, hadamard, llm_int8_matmul, methods, quantize
+
+number = st.sampled_from([0.0, 1.0, -6.0, 100.0]) | st.floats(-10, 10, width=32)
+
+
+@st.composite
+def products(draw):
+    """An x [T, D] and a w [D, F], with zeros, ties and outliers, and a group size for w."""
+    t, d, f = (draw(st.integers(1, n)) for n in (4, 6, 3))
+    x = draw(arrays(np.float32, (t, d), elements=number))
+    w = draw(arrays(np.float32, (d, f), elements=number))
+    return x, w, draw(st.sampled_from([None, *(g for g in range(1, d + 1) if d % g == 0)]))
+
+
+def activations(n_tokens=256, d=32, outliers=(), seed=0):
+    """Features that go together, as those of a model do; some are 30 times as large."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n_tokens, d)) @ rng.normal(size=(d, d)) / d**0.5
+    x[:, list(outliers)] *= 30
+    return x.astype(np.float32), rng.normal(size=(d, 24)).astype(np.float32)
+
+
+def loss(x, w, rounded):
+    """The squared error of x @ w for each column."""
+    return np.square(x.astype(np.float64) @ (rounded.astype(np.float64) - w)).sum(axis=0)
+
+
+def nearest(w, bits, group_size=None):
+    return quantize(w, bits, axis=1, group_size=group_size)
+
+
+# LLM.int8
+
+
+@given(case=products(), threshold=st.sampled_from([0.0, 1.0, 6.0, 99.0, np.inf]))
+def test_an_int8_product_errs_by_half_a_step_of_each_factor(case, threshold):
+    """(x ± half a step) (w ± half a step), for the features that have no outlier."""
+    x, w, _ = case
+    rest = ~(np.abs(x) >= threshold).any(axis=0)
+    exact, a, b = x.astype(np.float64) @ w, np.abs(x[:, rest]), np.abs(w[rest])
+    half_x = a.max(axis=1, initial=0, keepdims=True) / 254 * np.ones_like(a)
+    half_w = b.max(axis=0, initial=0, keepdims=True) / 254 * np.ones_like(b)
+    bound = a @ half_w + half_x @ b + half_x @ half_w
+    error = np.abs(llm_int8_matmul(x, w, threshold) - exact)
+    assert (error <= bound * (1 + 1e-5) + 1e-5 * (np.abs(x) @ np.abs(w)) + 1e-30).all()
+
+
+def int8_limits():
+    """Both ends: no feature has outliers, or each has; and 6.0 itself is an outlier."""
+    x, w = activations(outliers=[3])
+    both = quantize(x, 8, axis=0).dequantize() @ nearest(w, 8).dequantize()
+    np.testing.assert_allclose(llm_int8_matmul(x, w, np.inf), both, atol=1e-3)
+    np.testing.assert_allclose(llm_int8_matmul(x, w, 0.0), x @ w, atol=1e-3)
+    x, w = np.array([[6.0, 1.0], [0.0, 0.1]]), np.array([[0.013], [1.0]])
+    np.testing.assert_allclose(llm_int8_matmul(x, w), [[1.078], [0.1]], rtol=1e-6)
+
+
+def int8_outliers():
+    """Two of 32 features hold outliers: apart, they cost the others nothing."""
+    x, w = activations(outliers=[3, 17])
+    plain, apart = (
+        loss(np.eye(len(x)), x @ w, llm_int8_matmul(x, w, threshold)).sum()
+        for threshold in (np.inf, 6.0)
+    )
+    x[:, [3, 17]] /= 30
+    calm = loss(np.eye(len(x)), x @ w, llm_int8_matmul(x, w, np.inf)).sum()
+    assert plain > 20 * apart and apart < 1.2 * calm
+
+
+def test_the_result_is_float32_and_a_quiet_x_is_plain_int8():
+    x, w = activations()
+    x *= 5.9 / np.abs(x).max()
+    got = llm_int8_matmul(x.astype(np.float64), w.astype(np.float64))
+    assert got.dtype == np.float32
+    np.testing.assert_array_equal(got, llm_int8_matmul(x, w, np.inf))
+
+
+# AWQ
+
+
+def awq_loss(x, w, s, bits, group_size=None):
+    s = s[:, None]
+    return loss(x, w, nearest(w * s, bits, group_size).dequantize() / s).sum()
+
+
+@given(case=products(), bits=st.sampled_from([2, 3, 4, 8]))
+def test_awq_is_never_worse_than_rounding(case, bits):
+    x, w, group_size = case
+    s = awq_scale(x, w, bits, group_size)
+    assert s.shape == (len(w),) and s.dtype == np.float32 and (s > 0).all()
+    plain = awq_loss(x, w, np.ones(len(w), np.float32), bits, group_size)
+    scale = np.square(np.abs(x) @ np.abs(w)).sum()
+    assert awq_loss(x, w, s, bits, group_size) <= plain * (1 + 1e-6) + 1e-12 * scale
+
+
+def awq_outliers():
+    """Weights that meet large activations are scaled up, and the product loses less."""
+    x, w = activations(outliers=[3, 17])
+    for bits, group_size in ((3, None), (4, 16)):
+        s = awq_scale(x, w, bits, group_size)
+        assert s[[3, 17]].min() > 1.5 * np.delete(s, [3, 17]).max()
+        plain = awq_loss(x, w, np.ones_like(s), bits, group_size)
+        assert awq_loss(x, w, s, bits, group_size) < 0.6 * plain
+        # The best of the candidates, each tried as a reader would.
+        size = np.abs(x).mean(axis=0)
+        tried = [awq_loss(x, w, size**a, bits, group_size) for a in np.linspace(0, 1, 21)]
+        np.testing.assert_allclose(awq_loss(x, w, s, bits, group_size), min(tried), rtol=1e-3)
+
+
+def test_large_weights_do_not_tell_which_matter():
+    """The same search over powers of the weights' size finds next to nothing."""
+    x, w = activations(outliers=[3, 17])
+    size = np.abs(w).mean(axis=1)
+    by_weights = min(awq_loss(x, w, size**a, 3) for a in np.linspace(0, 1, 21))
+    assert by_weights > 1.4 * awq_loss(x, w, awq_scale(x, w, 3), 3)
+
+
+def test_only_the_ratios_of_activations_count():
+    x, w = activations(outliers=[3])
+    np.testing.assert_array_equal(awq_scale(x, w, 3), awq_scale(4 * x, w, 3))
+    assert (awq_scale(0 * x, w, 3) == 1).all()
+    x[:, 5] = 0
+    assert np.isfinite(awq_scale(x, w, 3)).all()
+
+
+# GPTQ
+
+
+def refit(w, x, q):
+    """The definition: round a row; refit all rows after it to x @ w by least squares."""
+    gram = x.astype(np.float64).T @ x
+    gram += 0.01 * np.trace(gram) / len(gram) * np.eye(len(gram))
+    scale = np.repeat(q.scale, len(w) // q.scale.shape[1], axis=1).T
+    largest, rounded, codes = 2 ** (q.bits - 1) - 1, w.astype(np.float64), np.zeros_like(w)
+    for i in range(len(w)):
+        codes[i] = np.clip(np.rint(rounded[i] / scale[i]), -largest, largest)
+        rounded[i] = codes[i] * scale[i]
+        done, left = slice(i + 1), slice(i + 1, None)
+        pull = gram[left, done] @ (rounded[done] - w[done])
+        rounded[left] = w[left] - np.linalg.solve(gram[left, left], pull)
+    return codes
+
+
+def gptq_definition():
+    """The factor of the inverse does what refitting does, in one pass, where that is better."""
+    x, w = activations()
+    for bits, group_size in ((2, None), (3, 16), (4, 8)):
+        q, plain = gptq(w, x, bits, group_size), nearest(w, bits, group_size)
+        scale = np.repeat(plain.scale, 32 // plain.scale.shape[1], axis=1).T
+        codes = refit(w, x, plain)
+        better = loss(x, w, codes * scale) < loss(x, w, plain.dequantize())
+        np.testing.assert_array_equal(q.codes, np.where(better, codes, plain.codes))
+        assert better.sum() > 20
+
+
+def small_cases(n=200, d=5, bits=3):
+    """Tiny matrices, and the loss of the best codes that there are, by trying all."""
+    levels = np.arange(-(2 ** (bits - 1)) + 1, 2 ** (bits - 1))
+    every = np.array(list(itertools.product(levels, repeat=d))).T  # [D, all]
+    for seed in range(n):
+        x, w = (part[:, :d] for part in activations(64, d, seed=seed))
+        w = w[:, :1]
+        error = every.astype(np.float32) * nearest(w, bits).scale - w
+        gram = x.astype(np.float64).T @ x
+        yield x, w, (error * (gram @ error)).sum(axis=0).min()
+
+
+def gptq_brute_force():
+    """Rounding loses 2.1 times as much as the best codes of all, GPTQ 1.4 times; half hit them."""
+    found = np.array(
+        [
+            [best, loss(x, w, gptq(w, x, 3).dequantize())[0], loss(x, w, plain.dequantize())[0]]
+            for x, w, best in small_cases()
+            for plain in [nearest(w, 3)]
+        ]
+    )
+    assert (found[:, 1] >= found[:, 0] * (1 - 1e-6)).all()
+    assert (found[:, 1] <= found[:, 2]).all()
+    best, corrected, plain = found.sum(axis=0)
+    assert corrected < 1.5 * best and plain > 1.9 * best
+    assert np.isclose(found[:, 1], found[:, 0], rtol=1e-5).mean() > 0.5
+
+
+@given(case=products(), bits=st.sampled_from([2, 3, 4, 8]))
+def test_gptq_is_never_worse_than_rounding_in_any_column(case, bits):
+    """Also with fewer tokens than features, features that are zero, and equal ones."""
+    x, w, group_size = case
+    q, plain = gptq(w, x, bits, group_size), nearest(w, bits, group_size)
+    np.testing.assert_array_equal(q.scale, plain.scale)
+    assert (q.shape, q.nbytes, q.zero_point) == (plain.shape, plain.nbytes, None)
+    assert np.abs(q.codes).max() <= 2 ** (bits - 1) - 1
+    slack = 1e-12 * np.square(np.abs(x) @ np.abs(w)).sum(axis=0)
+    got, expected = (loss(x, w, each.dequantize()) for each in (q, plain))
+    assert (got <= expected * (1 + 1e-9) + slack).all()
+
+
+@given(case=products(), bits=st.sampled_from([2, 3, 4, 8]))
+def test_features_that_do_not_go_together_leave_plain_rounding(case, bits):
+    """No row can make up for another when xᵀx is diagonal."""
+    x, w, group_size = case
+    alone = np.diag(x[0])
+    codes = gptq(w, alone, bits, group_size).codes
+    np.testing.assert_array_equal(codes, nearest(w, bits, group_size).codes)
+
+
+def test_the_error_keeps_below_the_bound_of_babai():
+    """Each row adds at most a quarter of a squared step over its pivot, as long as none is clipped.
+
+    Source: Chen et al. 2025, arXiv:2507.18553: GPTQ is Babai's nearest plane algorithm.
+    """
+    x, w = activations()
+    w[0] = 6  # no other row comes near the largest code
+    q = gptq(w, x, 5)
+    assert np.abs(q.codes[1:]).max() < 15
+    gram = x.astype(np.float64).T @ x
+    gram += 0.01 * np.trace(gram) / len(gram) * np.eye(len(gram))
+    pivots = np.diag(np.linalg.cholesky(np.linalg.inv(gram), upper=True)) ** 2
+    bound = np.square(q.scale[:, 0]) / 4 * (1 / pivots).sum()
+    assert (loss(x, w, q.dequantize()) < bound).all()
+    assert (loss(x, w, q.dequantize()) > 0.1 * bound).all()  # so that it says something
+
+
+# Rotations
+
+SIZES = [1, 2, 4, 12, 20, 32, 64, 128, 192, 512]
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_rotations_are_orthogonal_with_entries_of_one_size(n):
+    r = hadamard(n)
+    assert r.dtype == np.float32
+    np.testing.assert_allclose(r @ r.T, np.eye(n), atol=1e-5)
+    np.testing.assert_allclose(np.abs(r), n**-0.5, rtol=1e-6)
+
+
+def rotations():
+    """(x R)(Rᵀ w) = x w; R Rᵀ is no luck of symmetric matrices alone."""
+    for d in (32, 12):
+        x, w = activations(d=d, outliers=[3])
+        r = hadamard(d)
+        np.testing.assert_allclose((x @ r) @ (r.T @ w), x @ w, atol=2e-3)
+    x, w = activations(outliers=[3, 17])
+    r = hadamard(32)
+    peak = [np.abs(a).max() / np.sqrt(np.square(a).mean()) for a in (x, x @ r)]
+    plain, turned = (
+        loss(np.eye(len(x)), x @ w, llm_int8_matmul(a, b, np.inf)).sum()
+        for a, b in ((x, w), (x @ r, r.T @ w))
+    )
+    assert peak[0] > 1.5 * peak[1] and plain > 2 * turned
+
+
+@pytest.mark.parametrize("n", [3, 5, 28, 36, 92])
+def test_sizes_without_a_construction_are_named(n):
+    """92 has a Hadamard matrix, but not one of Paley's first kind."""
+    with pytest.raises(ValueError, match=r"n must be 2\^k .*, got odd"):
+        hadamard(n)
+
+
+# Mistakes that must show
+
+MUTANTS = {
+    "an outlier of 6.0 is not one": (int8_limits, "(x) >= threshold", "(x) > threshold"),
+    "outliers are looked for in rows": (int8_outliers, ".any(axis=0)  # [D]", ".all(axis=0)"),
+    "outliers are dropped": (int8_limits, "x[:, outlier] @ w[outlier]", "0 * (x @ w)"),
+    "outliers are counted twice": (int8_outliers, "x[:, ~outlier], w[~outlier]", "x, w"),
+    "one scale for all rows of x": (int8_limits, "quantize(x, 8, axis=0)", "quantize(x, 8)"),
+    "the scales of w are forgotten": (int8_limits, " * columns.scale.T", ""),
+    "AWQ scales quiet features": (awq_outliers, "size**exponent", "size**-exponent"),
+    "AWQ does not divide again": (awq_outliers, "rounded / s[:, None]", "rounded"),
+    "AWQ looks at the mean": (awq_outliers, "np.abs(x).mean", "x.mean"),
+    "AWQ measures the weights": (awq_outliers, "gram = _gram(x)\n\n", "gram = np.eye(len(w))\n\n"),
+    "errors are added": (gptq_definition, "rest[i + 1 :] -=", "rest[i + 1 :] +="),
+    "errors are not weighed": (gptq_definition, "scale[i]) / factor[i, i]", "scale[i])"),
+    "the inverse without a factor": (
+        gptq_definition,
+        "np.linalg.cholesky(inverse, upper=True)",
+        "inverse",
+    ),
+    "the lower factor": (gptq_definition, "upper=True", "upper=False"),
+    "errors stay": (gptq_brute_force, "rest[i + 1 :] -= np", "_ = np"),
+    "rows are rounded as they were": (gptq_definition, "np.rint(rest[i]", "np.rint(w[i]"),
+    "a rotation is turned on": (rotations, "signs[1:, 0] = 1, -1", "signs[1:, 0] = 1, 1"),
+}
+
+
+@pytest.mark.parametrize("rule", {rule for rule, _, _ in MUTANTS.values()})
+def test_rules_hold(rule):
+    rule()
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_caught(name, monkeypatch):
+    """Each wrong line, in the module's own source, breaks its rule."""
+    rule, right, wrong = MUTANTS[name]
+    source = inspect.getsource(methods)
+    assert source.count(right) == 1
+    mutant = {"__name__": "mutant"}
+    exec(compile(source.replace(right, wrong), "mutant", "exec"), mutant)
+    for function in ("llm_int8_matmul", "awq_scale", "gptq", "hadamard"):
+        monkeypatch.setitem(globals(), function, mutant[function])
+    with pytest.raises(AssertionError):
+        rule()
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x, w: llm_int8_matmul(x, w, -1.0), "threshold must be at least 0, got -1.0"),
+        (lambda x, w: llm_int8_matmul(x, w, np.nan), "threshold must be at least 0, got nan"),
+        (lambda x, w: llm_int8_matmul(x[0], w), r"x \[T, D\] and w \[D, F\] .* \(2,\) and \(2, 3"),
+        (lambda x, w: llm_int8_matmul(x, w.T), r"got \(4, 2\) and \(3, 2\)"),
+        (lambda x, w: llm_int8_matmul(x[:0], w), r"not empty; got \(0, 2\)"),
+        (lambda x, w: llm_int8_matmul(x, w[:, :0]), r"not empty; got .* \(2, 0\)"),
+        (lambda x, w: llm_int8_matmul(x * np.nan, w), "x must be finite"),
+        (lambda x, w: awq_scale(x, w * np.inf, 4), "w must be finite"),
+        (lambda x, w: awq_scale(x, w, 1), "bits must be an integer of at least 2, got 1"),
+        (lambda x, w: gptq(w, x, 9), "bits must lie in 2 … 8, got 9"),
+        (lambda x, w: gptq(w, x, 4, 3), "group_size must divide the 2 elements per channel, got 3"),
+        (lambda x, w: gptq(x, w, 4), r"got \(2, 3\) and \(4, 2\)"),
+        (lambda x, w: hadamard(0), "n must be an integer of at least 1, got 0"),
+    ],
+)
+def test_errors_name_what_is_wrong(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(np.ones((4, 2)), np.ones((2, 3)))
+
+
+def test_inputs_stay_as_they_are():
+    x, w = activations(outliers=[3])
+    copies = x.copy(), w.copy()
+    llm_int8_matmul(x, w), awq_scale(x, w, 3), gptq(w, x, 3)
+    np.testing.assert_array_equal(x, copies[0])
+    np.testing.assert_array_equal(w, copies[1])
