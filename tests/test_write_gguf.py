@@ -1,0 +1,223 @@
+"""scripts/write_gguf.py: what is in the file is the model, and llama.cpp runs it as the library."""
+
+import importlib.util
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from firsttoken.checkpoint import Checkpoint, read_checkpoint
+from firsttoken.llama import Llama
+from firsttoken.paths import data_path
+from firsttoken.quantization import pack_gguf, unpack_gguf
+from firsttoken.rope import rope_frequencies, rotate
+from firsttoken.tokenizer import tokenizer
+
+ROOT = Path(__file__).parents[1]
+spec = importlib.util.spec_from_file_location("write_gguf", ROOT / "scripts" / "write_gguf.py")
+script = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(script)
+
+TARGET = read_checkpoint(data_path("model/target"))
+KINDS = list(script.KINDS)
+TEXT = data_path("heldout.txt").read_text("utf-8")[:20_000]
+IDS = tokenizer().encode(TEXT)
+
+
+def rounded(weight, kind):
+    """A weight as a file of this kind holds it."""
+    if weight.ndim == 1:
+        return weight
+    if kind == "f16":
+        return weight.astype(np.float16).astype(np.float32)
+    return unpack_gguf(pack_gguf(weight, kind), kind)
+
+
+def model_of(checkpoint, weights):
+    c = checkpoint
+    return Llama(c.arch, weights, c.rope_theta, c.rope_scaling, c.norm_eps)
+
+
+def ours(kind):
+    return model_of(TARGET, {name: rounded(w, kind) for name, w in TARGET.weights.items()})
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def written(request, tmp_path_factory):
+    """(kind, path) of the target in each kind."""
+    path = tmp_path_factory.mktemp("gguf") / f"{request.param}.gguf"
+    script.write_gguf(path, "target", TARGET, request.param)
+    return request.param, path
+
+
+def hugging_face_name(name):
+    """The inverse of the names' map, written by hand."""
+    parts = {
+        "attn_norm": "input_layernorm",
+        "ffn_norm": "post_attention_layernorm",
+        "attn_output": "self_attn.o_proj",
+    }
+    parts |= {f"attn_{x}": f"self_attn.{x}_proj" for x in "qkv"}
+    parts |= {f"ffn_{x}": f"mlp.{x}_proj" for x in ("gate", "up", "down")}
+    if match := re.fullmatch(r"blk\.(\d+)\.(\w+)\.weight", name):
+        return f"model.layers.{match[1]}.{parts[match[2]]}.weight"
+    return {"token_embd.weight": "model.embed_tokens.weight"}.get(name, "model.norm.weight")
+
+
+def hugging_face_order(name, weight):
+    """The pairs of RoPE half a head apart again."""
+    if name.split(".")[-2] not in ("q_proj", "k_proj"):
+        return weight
+    heads = weight.reshape(-1, TARGET.arch.head_dim // 2, 2, TARGET.arch.d_model)
+    return heads.swapaxes(1, 2).reshape(weight.shape)
+
+
+def test_the_file_read_back_is_the_model_with_rounded_weights(written):
+    """Every tensor bit for bit, read by the gguf package; hence the logits, too."""
+    kind, path = written
+    weights = {}
+    for tensor in gguf.GGUFReader(path).tensors:
+        name = hugging_face_name(tensor.name)
+        weight = gguf.dequantize(tensor.data, tensor.tensor_type)
+        weights[name] = hugging_face_order(name, weight)
+        np.testing.assert_array_equal(weights[name], rounded(TARGET.weights[name], kind))
+    assert weights.keys() == TARGET.weights.keys()
+    tokens = np.array([IDS[:50]])
+    np.testing.assert_array_equal(model_of(TARGET, weights)(tokens), ours(kind)(tokens))
+
+
+def test_sizes_and_tokenizer_are_those_of_the_model(written):
+    fields = gguf.GGUFReader(written[1]).fields
+    said = {name: field.contents() for name, field in fields.items()}
+    arch, stored = TARGET.arch, json.loads(data_path("model/tokenizer.json").read_text("utf-8"))
+    assert said["general.architecture"] == "llama"
+    assert {name.partition(".")[2]: value for name, value in said.items() if "llama." in name} == {
+        "context_length": 512,
+        "vocab_size": arch.vocab_size,
+        "embedding_length": arch.d_model,
+        "feed_forward_length": arch.d_ff,
+        "block_count": arch.n_layers,
+        "attention.head_count": arch.n_heads,
+        "attention.head_count_kv": arch.n_kv_heads,
+        "attention.key_length": arch.head_dim,
+        "attention.value_length": arch.head_dim,
+        "rope.dimension_count": arch.head_dim,
+        "rope.freq_base": 10000.0,
+        "attention.layer_norm_rms_epsilon": pytest.approx(1e-5),
+    }
+    tokens = said["tokenizer.ggml.tokens"]
+    assert {token: i for i, token in enumerate(tokens)} == stored["model"]["vocab"]
+    assert [merge.split(" ") for merge in said["tokenizer.ggml.merges"]] == stored["model"][
+        "merges"
+    ]
+    assert said["tokenizer.ggml.token_type"] == [3, *[1] * 1023]
+    assert said["tokenizer.ggml.bos_token_id"] == said["tokenizer.ggml.eos_token_id"] == 0
+
+
+def test_a_file_takes_the_bits_that_its_kind_has(tmp_path):
+    """8.5 and 4.5 bits per weight of a matrix; names and tokens come to 40 KB."""
+    sizes = {}
+    for kind in KINDS:
+        script.write_gguf(tmp_path / kind, "target", TARGET, kind)
+        sizes[kind] = (tmp_path / kind).stat().st_size
+    n_weights = sum(w.size for w in TARGET.weights.values() if w.ndim == 2)
+    bits = {kind: 8 * size / n_weights for kind, size in sizes.items()}
+    assert bits == pytest.approx({"f16": 16, "q8_0": 8.5, "q4_0": 4.5}, abs=0.15)
+
+
+def test_pairs_abreast_turn_as_pairs_half_a_head_apart():
+    """RoPE of neighbours on reordered rows, RoPE of the library on Hugging Face's: equal scores."""
+    arch, x = TARGET.arch, np.random.default_rng(0).normal(size=(7, TARGET.arch.d_model))
+    angles = np.arange(7)[:, None] * rope_frequencies(arch.head_dim)
+
+    def apart(weight):
+        heads = (x @ weight.T).reshape(7, -1, arch.head_dim).swapaxes(0, 1)
+        return rotate(heads[None], np.cos(angles), np.sin(angles))[0]
+
+    def abreast(weight):
+        pairs = (x @ weight.T).reshape(7, -1, arch.head_dim // 2, 2).swapaxes(0, 1)
+        turned = (pairs[..., 0] + 1j * pairs[..., 1]) * np.exp(1j * angles)
+        return np.concatenate([turned.real, turned.imag], axis=-1)
+
+    def scores(turn, reorder):
+        q, k = (
+            turn(reorder(name, TARGET.weights[f"model.layers.3.self_attn.{name}"], arch))
+            for name in ("q_proj.weight", "k_proj.weight")
+        )
+        return q.reshape(2, 3, 7, -1) @ k[:, None].mT
+
+    expected = scores(apart, lambda _, weight, __: weight)
+    np.testing.assert_allclose(scores(abreast, script.in_llama_cpp_order), expected, atol=1e-4)
+    wrong = scores(abreast, lambda _, weight, __: weight)  # the file as Hugging Face has it
+    assert np.abs(wrong - expected).max() > 1
+
+
+@pytest.mark.parametrize(
+    "changes", [{"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, {"window": 64}]
+)
+def test_what_llama_cpp_would_not_apply_is_refused(tmp_path, changes):
+    checkpoint = TARGET
+    if "window" in changes:
+        checkpoint = replace(TARGET, arch=TARGET.arch.replace(**changes))
+    else:
+        checkpoint = replace(TARGET, **changes)
+    assert isinstance(checkpoint, Checkpoint)
+    with pytest.raises(ValueError, match="expected a plain Llama"):
+        script.write_gguf(tmp_path / "x.gguf", "x", checkpoint, "f16")
+
+
+def test_it_runs_as_documented(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "draft.gguf"
+    options = [str(path), "--kind", "q4_0", "--model", "draft"]
+    monkeypatch.setattr(sys, "argv", ["write_gguf.py", *options])
+    script.main()
+    assert capsys.readouterr().out.startswith(f"written: {path}, 0.3")
+    assert gguf.GGUFReader(path).fields["llama.block_count"].contents() == 1
+
+
+# Beside llama.cpp itself, where `pip install llama-cpp-python` has built it.
+
+
+@pytest.fixture
+def theirs(written):
+    """(kind, the file as llama.cpp runs it)."""
+    reason = "llama.cpp is not here: pip install llama-cpp-python, which compiles it"
+    llama_cpp = pytest.importorskip("llama_cpp", reason=reason)
+    kind, path = written
+    return kind, llama_cpp.Llama(str(path), n_ctx=512, logits_all=True, n_threads=1, verbose=False)
+
+
+def test_llama_cpp_cuts_text_into_the_same_tokens(theirs):
+    strange = "naïve 🙂\t\r\n  x = [1,23]  # don't\n\n\n\u2003ß"
+    for text in (TEXT, strange):
+        got = theirs[1].tokenize(text.encode(), add_bos=False, special=False)
+        assert got == tokenizer().encode(text)
+
+
+def test_llama_cpp_gives_the_same_logits(theirs):
+    """With float16 up to its rounding. With codes, llama.cpp rounds activations to int8 as well."""
+    kind, model = theirs
+    model.eval(IDS[:400])
+    got, expected = np.array(model.scores[:400]), ours(kind)(np.array([IDS[:400]]))[0]
+    worst, agreement = {"f16": (0.03, 1.0), "q8_0": (0.5, 0.97), "q4_0": (0.5, 0.97)}[kind]
+    assert np.abs(got - expected).max() < worst
+    assert (got.argmax(-1) == expected.argmax(-1)).mean() >= agreement
+
+
+def test_llama_cpp_writes_the_same_text(theirs):
+    """Greedy choices; where two tokens are all but equally likely, rounding decides."""
+    kind, model = theirs
+    text = [0, *tokenizer().encode("import os\n\ndef ")]
+    model.eval(text)
+    same = ours(kind)
+    for _ in range(60):
+        logits = same([text])[0, -1]
+        token = int(np.argmax(model.scores[model.n_tokens - 1]))
+        assert logits[token] > logits.max() - (0.03 if kind == "f16" else 0.5)
+        text.append(token)
+        model.eval([token])
