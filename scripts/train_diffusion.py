@@ -1,11 +1,12 @@
-"""Train a masked diffusion model of the shipped target's size; measure how it writes.
+"""Make a masked diffusion model of the shipped target; measure how it writes.
 
     OMP_WAIT_POLICY=PASSIVE python scripts/train_diffusion.py     # an hour of one quiet thread
     python scripts/train_diffusion.py --quick --work /tmp/quick
 
-Text, split, tokenizer and shape are those of the shipped target; attention is bidirectional, and
-the vocabulary has one more entry, the mask, which is read and never predicted. A run that was
-stopped goes on from its last checkpoint in --work. With --evaluate nothing is trained.
+It starts from the target's weights, as Dream (arXiv:2508.15487) did from Qwen2.5's: the causal
+mask goes, the vocabulary gets one more entry, which is read and never predicted, and training goes
+on with hidden tokens, on the target's own text. A run that was stopped goes on from its last
+checkpoint in --work. With --evaluate nothing is trained.
 """
 
 import argparse
@@ -31,16 +32,13 @@ from tqdm import tqdm
 from train_model import (
     ROOT,
     TARGET,
-    TOY,
     Batches,
     Recipe,
-    initial_weights,
-    optimizers,
     schedule,
 )
 from train_variants import training_stream
 
-from firsttoken.architectures import Architecture
+from firsttoken.checkpoint import read_checkpoint
 from firsttoken.diffusion import hide, loss_bound, unmask
 from firsttoken.llama import load_model
 from firsttoken.llama_torch import KVCache, Llama
@@ -50,6 +48,7 @@ from firsttoken.tokenizer import tokenizer
 
 MEASURED_CODE = code_digest(
     [
+        "lib/firsttoken/checkpoint.py",
         "lib/firsttoken/diffusion.py",
         "lib/firsttoken/llama.py",
         "lib/firsttoken/llama_torch.py",
@@ -61,10 +60,18 @@ MEASURED_CODE = code_digest(
 
 VOCAB_SIZE = 1024
 MASK = VOCAB_SIZE  # the row behind the vocabulary
-# A prompt of 128 tokens and 128 to write: what the evaluation needs. The target's long windows are
-# cut in two, so that a step has twice as many rows, and so twice as many masking rates.
+# A prompt of 128 tokens and 128 to write: what the evaluation needs.
 CONTEXT, N_NEW = 256, 128
-RECIPE = TARGET  # to the letter: as many steps, over the same tokens in the same order
+# AdamW alone (no rate for Muon): the weights have learnt already, and are bent a little.
+RECIPE = replace(
+    TARGET,
+    steps=1500,
+    short_steps=1000,
+    short_window=CONTEXT,
+    tokens_per_step=2048,
+    muon_lr=0.0,
+    adam_lr=1e-3,
+)
 CHECKPOINT = "denoiser.pt"
 
 BUCKETS = 8
@@ -75,13 +82,9 @@ WAYS = {
     "random": {"order": "random"},
     "confidence": {"order": "confidence"},
     "greedy, confidence": {"order": "confidence", "greedy": True},
+    "random, blocks of 32": {"order": "random", "block": 32},
 } | {
-    f"{order}, blocks of {size}{', cached' * cached}": {
-        "order": order,
-        "block": size,
-        "cached": cached,
-    }
-    for order, cached in (("random", False), ("random", True), ("confidence", True))
+    f"random, blocks of {size}, cached": {"order": "random", "block": size, "cached": True}
     for size in BLOCKS
 }
 SHOWN = 3  # prompts whose texts are stored
@@ -90,7 +93,7 @@ SHOWN_WAYS = (
     ("random", 16),
     ("confidence", 16),
     ("greedy, confidence", 16),
-    ("random, blocks of 32", 16),
+    ("random, blocks of 32, cached", 16),
 )
 
 
@@ -111,32 +114,31 @@ def blocks_of(how: dict) -> int:
 
 
 class Denoiser(Llama):
-    """A Llama that looks both ways, and says of each position which token stands there.
+    """A Llama that looks both ways, and says of each token after the first what stands there.
 
-    Logits are (B, T, V): the mask has none. With a cache, new tokens see all that it holds and each
-    other.
+    What it says of a token comes from the position before, as in the Llama that it was; so no
+    weight has to move. Logits are (B, T - 1, V): the mask has none. With a cache, new tokens see
+    all that it holds and each other.
     """
 
     @classmethod
-    def untrained(cls, recipe: Recipe) -> "Denoiser":
-        """The model that a recipe starts from."""
-        common = {"vocab_size": VOCAB_SIZE + 1, "tied_embeddings": True, "max_context": CONTEXT}
-        arch = Architecture("denoiser", **recipe.shape, **common)
-        return cls(arch, initial_weights(arch, recipe.seed))
+    def untrained(cls) -> "Denoiser":
+        """The target's weights, and for the mask the mean of all embeddings."""
+        target = read_checkpoint(ROOT / "data" / "model" / "target")
+        rows = target.weights["model.embed_tokens.weight"]
+        embeddings = {"model.embed_tokens.weight": np.vstack((rows, rows.mean(axis=0)))}
+        arch = target.arch.replace(name="denoiser", vocab_size=VOCAB_SIZE + 1, max_context=CONTEXT)
+        return cls(arch, target.weights | embeddings, target.rope_theta, norm_eps=target.norm_eps)
 
     def forward(self, tokens, cache=None):
-        return super().forward(tokens, cache)[..., :VOCAB_SIZE]
+        return super().forward(tokens, cache)[:, :-1, :VOCAB_SIZE]
 
     def _mix(self, cache):
         def mix(layer, q, k, v):
             if cache is not None:
                 cache.append(layer, k, v)
                 k, v = cache.keys(layer), cache.values(layer)
-            # In float32, whose backward pass is faster on a CPU than bfloat16's.
-            with torch.autocast("cpu", enabled=False):
-                return F.scaled_dot_product_attention(
-                    q.float(), k.float(), v.float(), enable_gqa=True
-                )
+            return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
 
         return mix
 
@@ -148,24 +150,36 @@ def spread_counts(n_rows: int, n_tokens: int, rng: np.random.Generator) -> np.nd
 
 
 def corrupted(tokens: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """Hide some tokens of each row: (what is left, weight of each position in the loss).
+    """Hide some tokens of each row: (what is left, weight of each token after the first).
 
-    A row hides n of its T tokens, and each of them counts T / n: `loss_bound`'s form of masking
-    with probability t and weighing by 1 / t. Weights sum to T a row.
+    The first token is given. A row hides n of the T after it, and each of them counts T / n:
+    `loss_bound`'s form of masking with probability t and weighing by 1 / t.
+
+    Shapes: tokens, left: (B, T + 1); weights: (B, T), which sum to T a row
     """
-    n_hidden = spread_counts(*tokens.shape, rng)
-    hidden = hide(n_hidden, tokens.shape[1], rng)
-    weights = np.where(hidden, tokens.shape[1] / n_hidden[:, None], 0).astype(np.float32)
+    n_rows, t = tokens[:, 1:].shape
+    n_hidden = spread_counts(n_rows, t, rng)
+    hidden = hide(n_hidden, t, rng)
+    weights = np.where(hidden, t / n_hidden[:, None], 0).astype(np.float32)
+    hidden = np.pad(hidden, ((0, 0), (1, 0)))
     return tokens.masked_fill(torch.from_numpy(hidden), MASK), torch.from_numpy(weights)
 
 
 def training_loss(model: Denoiser, left: Tensor, tokens: Tensor, weights: Tensor) -> Tensor:
     """The bound a token, in nats: the mean of `loss_bound` over the rows, divided by T."""
-    logits = model(left).flatten(0, 1).float()
-    return (
-        F.cross_entropy(logits, tokens.flatten(), reduction="none")
-        @ weights.flatten()
-        / len(logits)
+    logits = model(left).flatten(0, 1)
+    losses = F.cross_entropy(logits, tokens[:, 1:].flatten(), reduction="none")
+    return losses @ weights.flatten() / len(logits)
+
+
+def optimizer(model: Denoiser, recipe: Recipe) -> torch.optim.AdamW:
+    """AdamW, which shrinks matrices and leaves the norms alone."""
+    groups = [
+        {"params": [p for p in model.parameters() if p.ndim == 2]},
+        {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        groups, lr=recipe.adam_lr, betas=(0.9, 0.95), weight_decay=recipe.weight_decay
     )
 
 
@@ -195,16 +209,15 @@ def train(
     checkpoint_every_s: float = 180,
 ) -> dict:
     """Train to the end of the recipe and return the last checkpoint, which is kept in `work`."""
-    checkpoint, model = work / CHECKPOINT, Denoiser.untrained(recipe)
+    checkpoint, model = work / CHECKPOINT, Denoiser.untrained()
     model.requires_grad_(True)
     batches = Batches(stream, recipe)
-    optims, start, curve, seconds, cpu, smooth = optimizers(model, recipe), 0, [], 0.0, 0.0, None
-    base, plans = [[group["lr"] for group in o.param_groups] for o in optims], [[0, recipe.steps]]
+    optim, start, curve, seconds, cpu, smooth = optimizer(model, recipe), 0, [], 0.0, 0.0, None
+    plans = [[0, recipe.steps]]
     state = last_checkpoint(work, recipe)
     if state is not None:
         model.load_state_dict(state["model"])
-        for o, s in zip(optims, state["optimizers"], strict=True):
-            o.load_state_dict(s)
+        optim.load_state_dict(state["optimizer"])
         start, curve, smooth = state["step"], state["curve"], state["smooth"]
         seconds, cpu = state["wall_s"], state["cpu_s"]
         plans = state.get("plans", [[0, state["recipe"]["steps"]]])
@@ -216,18 +229,16 @@ def train(
     steps = tqdm(range(start, recipe.steps), initial=start, total=recipe.steps, mininterval=10)
     for step in steps:
         tokens, _ = batches(step)
-        tokens = tokens.reshape(-1, min(tokens.shape[1], CONTEXT))
+        tokens = tokens.reshape(-1, CONTEXT)
         # Of the step and the seed alone, so that a resumed run hides what an unbroken one would.
         left, weights = corrupted(tokens, np.random.default_rng([recipe.seed, step]))
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = loss_of(model, left, tokens, weights)
+        loss = loss_of(model, left, tokens, weights)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for o, rates in zip(optims, base, strict=True):
-            for group, rate in zip(o.param_groups, rates, strict=True):
-                group["lr"] = rate * schedule(step, recipe)
-            o.step()
-            o.zero_grad()
+        for group in optim.param_groups:
+            group["lr"] = recipe.adam_lr * schedule(step, recipe)
+        optim.step()
+        optim.zero_grad()
         value = loss.item()
         if not math.isfinite(value):
             raise RuntimeError(f"loss {value} at step {step}")
@@ -241,7 +252,7 @@ def train(
                 "recipe": asdict(recipe),
                 "plans": plans,  # from which step on it was to take how many
                 "model": model.state_dict(),
-                "optimizers": [o.state_dict() for o in optims],
+                "optimizer": optim.state_dict(),
                 "step": step + 1,
                 "curve": curve,
                 "smooth": smooth,
@@ -256,16 +267,18 @@ def train(
     return state
 
 
-def denoise(model: Denoiser, cache: KVCache | None = None) -> Callable[[np.ndarray], np.ndarray]:
-    """The model as `unmask` reads it; what a cache holds stays as it is."""
+def denoise(
+    model: Denoiser, first: np.ndarray, cache: KVCache | None = None
+) -> Callable[[np.ndarray], np.ndarray]:
+    """The model as `unmask` reads it, after `first` (B, 1); what a cache holds stays as it is."""
 
     def probabilities(tokens: np.ndarray) -> np.ndarray:
         length = cache.length if cache is not None else 0
         with torch.inference_mode():
-            result = model(torch.from_numpy(tokens), cache).double().softmax(-1).numpy()
+            logits = model(torch.from_numpy(np.hstack((first, tokens))), cache)
         if cache is not None:
             cache.truncate(length)
-        return result
+        return logits.double().softmax(-1).numpy()
 
     return probabilities
 
@@ -324,12 +337,11 @@ def likelihood(
     "left_to_right" is the denoiser's loss in the target's order, one token a pass, estimated from
     one position of each row.
     """
-    predict, (n_rows, n) = denoise(model), rows[:, 1:].shape
-    first, text = np.zeros((n_rows, 1), bool), rows[:, 1:]
+    first, text = rows[:, :1], rows[:, 1:]
+    n_rows, n = text.shape
 
     def under(hidden: np.ndarray, some: slice) -> np.ndarray:
-        hidden = np.hstack((first, hidden))[some]
-        return predict(np.where(hidden, MASK, rows[some]))[:, 1:]
+        return denoise(model, first[some])(np.where(hidden[some], MASK, text[some]))
 
     def one(rng: np.random.Generator) -> np.ndarray:
         counts = rng.permutation(spread_counts(n_rows, n, rng))
@@ -398,24 +410,23 @@ def written(
     """
     options, shape = dict(how), (len(prompts), N_NEW)
     cached, size = options.pop("cached", False), N_NEW
+    before, last = prompts[:, :-1], prompts[:, -1:]
     if cached:
         size, cache = options.pop("block"), model.new_cache(len(prompts), CONTEXT)
-        rest = torch.from_numpy(prompts)
     tokens, when, done = np.full(shape, MASK), np.zeros(shape, int), 0
     for start in range(0, N_NEW, size):
         part, passes = slice(start, start + size), n_passes * size // N_NEW
         if cached:
             with torch.inference_mode():
-                model(rest, cache)
-            states = unmask(denoise(model, cache), tokens[:, part], MASK, passes, rng, **options)
+                model(torch.from_numpy(before), cache)
+            predict, canvas = denoise(model, last, cache), tokens[:, part]
         else:
-            whole = np.hstack((prompts, tokens))
-            states = unmask(denoise(model), whole, MASK, passes, rng, **options)
-        for state in states:
+            predict, canvas = denoise(model, prompts[:, :1]), np.hstack((prompts[:, 1:], tokens))
+        for state in unmask(predict, canvas, MASK, passes, rng, **options):
             done += 1
             when[:, part][(tokens[:, part] == MASK) & (state[:, -size:] != MASK)] = done
             tokens[:, part] = state[:, -size:]
-        rest = torch.from_numpy(tokens[:, part])
+        before, last = np.hstack((last, tokens[:, part]))[:, :-1], tokens[:, part][:, -1:]
     return tokens, when
 
 
@@ -570,7 +581,7 @@ def pass_times(model: Denoiser, target: Llama, scale: Scale) -> dict:
 
 def report(state: dict, recipe: Recipe, scale: Scale, work: Path) -> dict:
     """All figures of a trained denoiser, and what makes the runs repeatable."""
-    model = Denoiser.untrained(recipe)
+    model = Denoiser.untrained()
     model.load_state_dict(state["model"])
     target = Llama.from_pretrained(ROOT / "data" / "model" / "target")
     # Texts of other weights, other code or another number of prompts are other texts.
@@ -655,9 +666,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     recipe, scale = RECIPE, Scale()
     if args.quick:
-        recipe = replace(
-            RECIPE, shape=TOY, steps=6, short_steps=3, warmup_steps=1, tokens_per_step=512
-        )
+        recipe = replace(RECIPE, steps=6, short_steps=3, warmup_steps=1, tokens_per_step=512)
         scale = Scale(windows=16, repeats=2, prompts=3, passes=(1, 16), rounds=1)
     if args.steps is not None:
         falling = recipe.steps - recipe.short_steps

@@ -34,7 +34,8 @@ MEASURED_CODE = code_digest(["scripts/recall.py"])
 
 RECIPE = Recipe()
 WIDTHS = (8, 16, 32)
-SEEDS = 5
+# Seeds 0 to 4 had been seen while the recipe was made, so what is reported is of others.
+FIRST_SEED, SEEDS = 100, 5
 SEARCH_SEEDS = (1000, 1001)  # on which the learning rate is chosen; never reported
 BASELINE = "linear"
 # What a run says of itself and the report says once.
@@ -163,7 +164,7 @@ def main(argv: list[str] | None = None) -> None:
     if args.quick:
         recipe = replace(recipe, steps=2, warmup_steps=1, queries_per_step=64, test_queries=64)
     args.work.mkdir(parents=True, exist_ok=True)
-    seeds = range(args.seeds)
+    seeds = range(FIRST_SEED, FIRST_SEED + args.seeds)
     # Width by width, so that a stop leaves models that can be compared.
     grid = [(model, width) for width in WIDTHS for model in MODELS]
     todo = [cell for cell in grid if finished(args.work, *cell, recipe, seeds) is None]
