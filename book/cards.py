@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from firsttoken.architectures import ARCHITECTURES, HYBRIDS
 from firsttoken.batching import Request, simulate
+from firsttoken.checkpoint import read_checkpoint
 from firsttoken.flash import flash_steps
 from firsttoken.generate import speculative_generate
 from firsttoken.hardware import ACCELERATORS
@@ -18,7 +19,9 @@ from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.llama import load_model
 from firsttoken.metrics import wait_md1, wait_mm1
 from firsttoken.paging import BlockPool
+from firsttoken.paths import data_path
 from firsttoken.plots import COLORS, STYLE, ornament
+from firsttoken.quantization import quantize
 from firsttoken.roofline import attainable_flops, mlp_cost, model_cost
 from firsttoken.sampling import SamplingParams, keep_top_p, softmax
 from firsttoken.throughput import best_batch, decode_step, pareto
@@ -130,6 +133,16 @@ def beyond(ax: Axes) -> None:
         ax.loglog(tokens, kept, color=COLORS[color], lw=3)
 
 
+def quantization(ax: Axes) -> None:
+    """Weights of the shipped model, in fewer and fewer bits from left to right."""
+    weights = read_checkpoint(data_path("model/target")).weights
+    patch = weights["model.layers.3.mlp.up_proj.weight"][:9, :32]
+    parts = zip(np.split(patch, 4, axis=1), (8, 4, 3, 2), strict=True)
+    rounded = np.hstack([quantize(part, bits).dequantize() for part, bits in parts])
+    top = np.abs(patch).max()
+    ax.imshow(rounded, cmap="RdBu", vmin=-top, vmax=top, aspect="auto")
+
+
 def sampling(ax: Axes) -> None:
     """The likeliest tokens, and those that top-p of 0.5 keeps."""
     logits = _next_logits()
@@ -206,6 +219,7 @@ PICTURES = {
     "06_attention": attention,
     "07_flash": flash,
     "08_recurrent": beyond,
+    "09_quantization": quantization,
     "11_sampling": sampling,
     "12_speculative": speculative,
     "14_batching": batching,

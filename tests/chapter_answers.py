@@ -295,7 +295,7 @@ def merge_two(a, log_a, b, log_b):
         "07_flash",
         "2",
         "values forgotten",
-        "failed Keys *and* values",
+        "failed Keys and values",
         """
 def tallest_block(shared, registers, head_dim, block_k):
     by_shared = (shared - 2 * block_k * head_dim) // (2 * head_dim)
@@ -374,7 +374,7 @@ def pays_from(heads, size, kv_heads, head_dim):
         "08_recurrent",
         "1",
         "keys alone",
-        "failed A key *and* a value",
+        "failed A key and a value",
         """
 def pays_from(heads, size, kv_heads, head_dim):
     return heads * size * size * 4 // (2 * kv_heads * head_dim) + 1
@@ -440,6 +440,88 @@ def places_to_write(p, masked, threshold):
     sure = p.max(axis=1)
     above = np.flatnonzero(sure > threshold)
     return above.tolist() if len(above) else [int(sure.argmax())]
+""",
+    ),
+    Answer(
+        "09_quantization",
+        "1",
+        "in fractions",
+        "passed",
+        """
+from fractions import Fraction
+
+def bits_per_weight(bits, group, scale_bits, zero_bits):
+    return float(Fraction(bits * group + scale_bits + zero_bits, group))
+""",
+    ),
+    Answer(
+        "09_quantization",
+        "1",
+        "the whole part alone",
+        "failed The share of a weight may be half a bit",
+        """
+def bits_per_weight(bits, group, scale_bits, zero_bits):
+    return bits + (scale_bits + zero_bits) // group
+""",
+    ),
+    Answer(
+        "09_quantization",
+        "2",
+        "with max and min",
+        "passed",
+        """
+def q4_0(x):
+    top, bottom = x.max(), x.min()
+    if top == bottom == 0:
+        return 0.0, [8] * 32
+    scale = (top if top > -bottom or x.argmax() < x.argmin() and top == -bottom else bottom) / -8
+    return [scale, [min(15, int(np.floor(v / scale + 0.5)) + 8) for v in x]]
+""",
+    ),
+    Answer(
+        "09_quantization",
+        "2",
+        "absmax by 7",
+        "failed So it is with codes from −7 to 7",
+        """
+def q4_0(x):
+    scale = np.abs(x).max() / 7
+    y = x / scale if scale else x
+    return scale, np.minimum(np.floor(y + 0.5) + 8, 15)
+""",
+    ),
+    Answer(
+        "09_quantization",
+        "3",
+        "a test that never looks between 1.5 and 1.75",
+        "failed",
+        """
+def scale_test(implementation):
+    for peak in (1.0, 1.4, 1.8, 2.0):
+        assert 3 < peak / implementation(np.array([peak, -0.1])) <= 6
+""",
+    ),
+    Answer(
+        "09_quantization",
+        "4",
+        "by counting up",
+        "passed",
+        """
+def free_batch(bits, flops, bandwidth):
+    n = 0
+    while 2 * (n + 1) / flops <= bits / 8 / bandwidth:
+        n += 1
+    return n
+""",
+    ),
+    Answer(
+        "09_quantization",
+        "4",
+        "bits for bytes",
+        "failed Bandwidth is in bytes",
+        """
+def free_batch(bits, flops, bandwidth):
+    return int(bits * flops / (2 * bandwidth))
 """,
     ),
     *(
