@@ -35,11 +35,14 @@ BESIDE = {"architectures", "hardware", "live", "paths", "provenance", "tokenizer
 
 
 def program(stem: str) -> Path:
-    """Return the program that writes a stored file, which has its name."""
-    name = stem.partition("_")[0]
-    tried = (f"benchmarks/{name}.py", f"scripts/measure_{name}.py", f"scripts/train_{name}.py")
-    (found,) = (ROOT / path for path in tried if (ROOT / path).exists())
-    return found
+    """Return the program that writes a stored file: its name is the file's, or begins it."""
+    for name in (stem, stem.partition("_")[0]):
+        tried = (f"benchmarks/{name}.py", f"scripts/measure_{name}.py", f"scripts/train_{name}.py")
+        found = [ROOT / path for path in tried if (ROOT / path).exists()]
+        if found:
+            break
+    (only,) = found
+    return only
 
 
 PROGRAMS = sorted({program(stem) for stem in STORED})
