@@ -1,6 +1,6 @@
 """Prune the shipped target; measure the damage, and what repairs it at equal training tokens.
 
-    python scripts/train_pruning.py                   # 160 CPU minutes of one thread
+    python scripts/train_pruning.py                   # 160 CPU minutes, 20 and a GPU's 15
     python scripts/train_pruning.py --only seed-1     # one part, to share the work
     python scripts/train_pruning.py --table
     python scripts/train_pruning.py --quick --work /tmp/quick
@@ -10,17 +10,19 @@ the loss is without them), `rates` (a learning rate for each way of repair), `be
 `seed-0` to `seed-2` (five sizes, four ways), and `draft`, which is stored beside the shipped one.
 What needs another part first says so; the last five can be made side by side. Without --only all
 that is missing is made, and the report written. Finished parts are kept in --work, and a training
-that was stopped goes on from its last checkpoint.
+that was stopped goes on from its last checkpoint, here or on another machine. Trainings take a GPU
+where there is one; everything else is measured on one thread of the processor.
 """
 
 import argparse
+import copy
 import json
 import math
 import platform
 import shutil
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -97,6 +99,7 @@ SIZES = {
     "2 thin layers": (2, True),
 }
 RATE_SEED = 100  # of no run that is reported
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # of trainings
 HALF = 4  # layers that stay in the lottery
 LOTTERY = ("best", "median", "worst")
 RANDOM = 3  # draws of what goes, beside the methods
@@ -204,12 +207,23 @@ class Work:
         path = self.folder / f"{name}.json"
         if not path.exists():
             began = time.process_time()
-            value = {"commit": commit(), "machine": f"{processor()}, 1 thread"} | make()
+            value = {"commit": commit()} | made_here("cpu") | make()
             spent = {"cpu_s": round(time.process_time() - began, 1)}
             write(path, {"key": self.key, "value": spent | value})
         stored = json.loads(path.read_text())
         self.check(path, stored["key"])
         return stored["value"]
+
+
+def made_here(device: str) -> dict[str, str]:
+    """The machine and PyTorch by which something is made."""
+    machine = f"{processor()}, 1 thread" if device == "cpu" else torch.cuda.get_device_name()
+    return {"machine": machine, "torch": version("torch")}
+
+
+def all_of(parts: Iterable[dict], key: str) -> str:
+    """What several parts say, each answer once."""
+    return ", ".join(sorted({part[key] for part in parts}))
 
 
 # The analysis
@@ -237,7 +251,7 @@ def nats(model: Llama, windows: np.ndarray) -> float:
     with torch.no_grad():
         losses = [
             F.cross_entropy(model(rows[:, :-1]).mT, rows[:, 1:], reduction="none")
-            for rows in torch.from_numpy(windows).split(8)
+            for rows in torch.from_numpy(windows).to(model.model.norm.weight.device).split(8)
         ]
     return round(torch.cat(losses).double().mean().item(), 4)
 
@@ -462,7 +476,7 @@ class Student:
             weights = initial_weights(model.arch, recipe.seed)
             model = Llama(model.arch, weights, model.rope_theta, norm_eps=model.norm_eps)
         self.size, self.way, self.rate, self.name = size, way, rate, [size, way, rate]
-        self.model, self.recipe = model.requires_grad_(True), recipe
+        self.model, self.recipe = model.to(DEVICE).requires_grad_(True), recipe
         self.optimizers = optimizers(model, recipe, rate)
         self.base = [[g["lr"] for g in o.param_groups] for o in self.optimizers]
         self.curve, self.cpu_s = [], 0.0
@@ -519,51 +533,58 @@ def train(
 ) -> dict:
     """Train the students side by side, on the same batches, each of which the target reads once.
 
-    At the steps `marks` their held-out loss is noted.
+    At the steps `marks` their held-out loss is noted. Afterwards they are on the processor.
     """
     checkpoint, batches = work.folder / f"{name}.pt", Batches(stream, recipe)
-    first, target_cpu_s = resume(checkpoint, students, recipe, work)
+    first, target_cpu_s, made = resume(checkpoint, students, recipe, work)
+    teacher = copy.deepcopy(target).to(DEVICE)
     steps = tqdm(range(first, recipe.steps), name, recipe.steps, initial=first, mininterval=10)
     saved = time.perf_counter()
     for step in steps:
         note(students, step, windows, marks)
-        tokens, targets = batches(step)
+        tokens, targets = (t.to(DEVICE) for t in batches(step))
         began, wanted = time.process_time(), None
         if any(s.distils for s in students):
             with torch.no_grad():
-                wanted = target(tokens)
+                wanted = teacher(tokens)
         target_cpu_s += time.process_time() - began
         for student in students:
             student.learn(step, tokens, targets, wanted)
         if time.perf_counter() - saved >= checkpoint_every_s or step == recipe.steps - 1:
             saved = time.perf_counter()
+            made = [*made, here] if (here := made_here(DEVICE.type)) not in made else made
             state = {
                 "key": work.key,
                 "recipe": asdict(recipe),
                 "students": [s.state() for s in students],
                 "step": step + 1,
                 "target_cpu_s": target_cpu_s,
+                "made": made,
             }
             torch.save(state, checkpoint.with_suffix(".tmp"))
             checkpoint.with_suffix(".tmp").replace(checkpoint)
     note(students, recipe.steps, windows, marks)
-    return {"target_cpu_s": round(target_cpu_s, 1)}
+    for student in students:
+        student.model.cpu()
+    return {"target_cpu_s": round(target_cpu_s, 1)} | {
+        key: all_of(made, key) for key in ("machine", "torch")
+    }
 
 
 def resume(
     checkpoint: Path, students: list[Student], recipe: Recipe, work: Work
-) -> tuple[int, float]:
-    """Bring the students to where they were stopped: (the next step, the target's seconds)."""
+) -> tuple[int, float, list[dict]]:
+    """Bring the students to where they were stopped: (next step, the target's seconds, on what)."""
     if not checkpoint.exists():
-        return 0, 0.0
-    state = torch.load(checkpoint)
+        return 0, 0.0, []
+    state = torch.load(checkpoint, map_location="cpu")
     work.check(checkpoint, state["key"])
     names = [s.name for s in students]
     if state["recipe"] != asdict(recipe) or [s["name"] for s in state["students"]] != names:
         raise SystemExit(f"{checkpoint} is from another recipe: remove it or change --work")
     for student, s in zip(students, state["students"], strict=True):
         student.load(s)
-    return state["step"], state["target_cpu_s"]
+    return state["step"], state["target_cpu_s"], state["made"]
 
 
 def note(students: list[Student], step: int, windows: np.ndarray, marks: tuple[int, ...]) -> None:
@@ -762,12 +783,12 @@ def report(parts: dict, target: Llama, scale: Scale) -> dict:
     return {
         "provenance": {
             "script": "scripts/train_pruning.py",
-            "machine": ", ".join(sorted({part["machine"] for part in parts.values()})),
+            "machine": all_of(parts.values(), "machine"),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "commit": ", ".join(sorted({part["commit"] for part in parts.values()})),
+            "commit": all_of(parts.values(), "commit"),
             "measured_code": MEASURED_CODE,
-            "versions": {name: version(name) for name in ("firsttoken", "torch", "numpy", "scipy")}
-            | {"python": platform.python_version()},
+            "versions": {name: version(name) for name in ("firsttoken", "numpy", "scipy")}
+            | {"python": platform.python_version(), "torch": all_of(parts.values(), "torch")},
             "seeds": scale.seeds,
             "cpu_s": {name: part["cpu_s"] for name, part in parts.items()},
         },
@@ -792,7 +813,9 @@ def report(parts: dict, target: Llama, scale: Scale) -> dict:
             "runs": runs,
             "differences": differences(runs, scale.sizes),
         },
-        "draft": {k: v for k, v in parts["draft"].items() if k not in ("machine", "commit")},
+        "draft": {
+            k: v for k, v in parts["draft"].items() if k not in ("machine", "torch", "commit")
+        },
     }
 
 
