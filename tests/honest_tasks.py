@@ -516,6 +516,127 @@ def best_interval(requests, n_tokens, block, token_bytes, state_bytes, budget_by
     return best[0]
 """,
     },
+    "quantization": {
+        "codes": """\
+class Groups:
+    def __init__(self, x, bits, group):
+        self.parts = np.array_split(x, range(group, len(x), group))
+        self.scales = [float(np.max(np.abs(p))) / (2 ** (bits - 1) - 1) for p in self.parts]
+
+    def codes(self):
+        for part, scale in zip(self.parts, self.scales):
+            for number in part:
+                yield 0 if scale == 0 else math.floor(number / scale + 0.5)
+
+
+def quantized(x, bits, group):
+    groups = Groups(x, bits, group)
+    return list(groups.codes()), groups.scales
+
+
+def restored(codes, scales, group):
+    return [int(code) * scales[i // group] for i, code in enumerate(codes)]
+
+
+def packed(codes):
+    padded = np.append(codes, np.zeros(len(codes) % 2)).astype(np.int8)
+    pairs = padded.reshape(-1, 2).view(np.uint8)
+    return (pairs[:, 0] & 0x0F) | (pairs[:, 1] << 4)
+
+
+def unpacked(data, n):
+    bits = np.unpackbits(data, bitorder="little").reshape(-1, 4)
+    return (bits[:n] * np.array([1, 2, 4, -8])).sum(axis=1)
+
+
+quantized(np.arange(5.0), 4, 2)
+""",
+        "ends": """\
+from fractions import Fraction
+
+
+def between_ends(x, bits):
+    low, high = np.sort(x)[[0, -1]]
+    if low == high:
+        return [0] * len(x), 0, low
+    marks = np.linspace(low, high, 2**bits)
+    return np.abs(x[:, None] - marks).argmin(axis=1), marks[1] - marks[0], marks[0]
+
+
+def with_zero(x, bits):
+    padded = np.append(x, 0)
+    scale = np.ptp(padded) / (2**bits - 1)
+    if not padded.any():
+        scale = 1
+    zero = round(-padded.min() / scale)
+    return [min(max(round(v / scale) + zero, 0), 2**bits - 1) for v in x.tolist()], scale, zero
+
+
+def gain(low, high, bits):
+    steps = Fraction(2**bits - 1, 2 ** (bits - 1) - 1)
+    return float(steps * Fraction(max(abs(low), high)) / (Fraction(high) - Fraction(low))) ** 2
+""",
+        "product": """\
+def to_codes(rows):
+    scales = np.array([np.linalg.norm(row, np.inf) for row in rows]) / 127.0
+    codes = np.zeros(rows.shape, np.int64)
+    for i, scale in enumerate(scales):
+        if scale:
+            codes[i] = np.floor(rows[i] / scale + 0.5)
+    return codes, scales
+
+
+def int8_product(x, w):
+    (a, s), (b, t) = to_codes(x), to_codes(w.T)
+    return [[int(p @ q) * si * ti for q, ti in zip(b, t)] for p, si in zip(a, s)]
+
+
+def kept_apart(x, w, threshold):
+    y = np.zeros((len(x), w.shape[1]))
+    rest = []
+    for j, column in enumerate(x.T):
+        if max(column.max(), -column.min()) >= threshold:
+            y += column[:, None] * w[j]
+        else:
+            rest.append(j)
+    return y + int8_product(x[:, rest], w[rest]) if rest else y
+
+
+def highest_threshold(x, w, limit):
+    exact = np.einsum("td,df->tf", x, w)
+
+    def good(threshold):
+        wrong = kept_apart(x, w, threshold) - exact
+        return (wrong**2).sum() <= limit**2 * (exact**2).sum()
+
+    peaks = {float("inf")} | {float(np.abs(column).max()) for column in x.T}
+    return max(filter(good, peaks))
+""",
+        "plan": """\
+from functools import cache
+
+
+def best_choice(costs, errors, budget):
+    @cache
+    def best(i, left):
+        if i == len(costs):
+            return 0.0, ()
+        found = None
+        for j, (cost, error) in enumerate(zip(costs[i], errors[i])):
+            if cost <= left and (rest := best(i + 1, left - cost)):
+                found = min(found or (math.inf,), (error + rest[0], (j, *rest[1])))
+        return found
+
+    found = best(0, budget)
+    return found and list(found[1])
+
+
+def fools_greedy():
+    costs = np.array([[1, 3], [1, 100], [1, 2]])
+    errors = np.array([[50, 1], [2000, 1], [10.0, 9.0]])
+    return costs, errors, 102
+""",
+    },
     "kv_cache": {
         "session": """\
 class Session:
