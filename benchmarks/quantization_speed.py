@@ -283,9 +283,12 @@ def analysis(
         for name in FORMATS
     ]
     for kernel in kernels:
+        rates = kernel["one_row_bytes_per_s"]
+        # Well below one, a kernel reaches neither roof.
+        kernel["share_of_limit"] = rates["memory"] / min(bandwidth, rates["cache"])
         if FORMATS[kernel["format"]]:
             key = "cache", kernel["format"], "fp32", 1
-            kernel["one_row_bytes_per_s"]["cache, fp32 activations"] = rate[key]
+            rates["cache, fp32 activations"] = rate[key]
     steps = []
     for name, batch in product(FORMATS, BATCHES):
         key, dtype = ("step", name, batch), activations(name)
@@ -353,14 +356,15 @@ def table(report: dict) -> str:
     lines = [
         f"{report['machine']}, {report['threads']} of its threads; "
         f"memory is read at {report['read_bytes_per_s'] / 1e9:.1f} GB/s",
-        "format  matrices  one row: from cache  memory  limit     64 rows",
+        "format  matrices  one row: from cache  memory  limit            64 rows",
     ]
     for k in report["kernels"]:
         read = {where: x / 1e9 for where, x in k["one_row_bytes_per_s"].items()}
         slow = read.get("cache, fp32 activations")
         lines.append(
             f"{k['format']:6} {k['matrix_bytes'] / 1e6:6.1f} MB {read['cache']:12.1f} GB/s"
-            f" {read['memory']:6.1f}  {k['limit']:6} {k['flops_per_s'] / 1e9:6.0f} GFLOP/s"
+            f" {read['memory']:6.1f}  {k['share_of_limit']:4.0%} of {k['limit']:6}"
+            f" {k['flops_per_s'] / 1e9:6.0f} GFLOP/s"
             + (f"  (fp32 activations: {slow:.2f} GB/s)" if slow else "")
         )
     for dtype in DTYPES:
