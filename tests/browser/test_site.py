@@ -23,8 +23,8 @@ def test_next_and_previous_lead_through_the_book(browser, address):
         expect(page.locator("a.left-prev")).to_have_count(0)
         seen = [page.url]
         while page.locator("a.right-next").count():
-            page.locator("a.right-next").click()
-            page.wait_for_load_state("networkidle")
+            with page.expect_navigation():
+                page.locator("a.right-next").click()
             assert page.locator("a.left-prev").evaluate("link => link.href") == seen[-1]
             seen.append(page.url)
             assert len(seen) <= len(CONTENT), "next goes in a circle"

@@ -19,6 +19,15 @@ FRONT = "book/intro.html"
 CHAPTERS = [page for page in CONTENT if page.startswith("notebooks/")]
 # Colours and folds change over some frames, and the first page writes for some seconds.
 SETTLED = "document.getAnimations().forEach(animation => animation.finish())"
+# All that a page loads and sets. Chromium's "network idle" may never come: a font that it takes
+# from its own memory can count as under way for ever.
+WHOLE = """async () => {
+    if (document.readyState !== "complete")
+        await new Promise(done => addEventListener("load", done));
+    await document.fonts.ready;
+    await window.MathJax?.startup?.promise;
+    await new Promise(done => requestIdleCallback(done));
+}"""
 SCREENS = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
 
 
@@ -74,7 +83,7 @@ class Visit:
 
     def open(self, path: str) -> Page:
         self.page.goto(self.address + path)
-        self.page.wait_for_load_state("networkidle")
+        self.page.evaluate(WHOLE)
         # Solutions and hints are closed; what is in them is tested too.
         self.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
         # Folded code fades in; half faded it has too little contrast.
