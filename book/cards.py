@@ -4,6 +4,8 @@ A picture says nothing that the card's words do not say: it has no text, and scr
 over. A chapter that comes gets its picture by one more function in `PICTURES`.
 """
 
+import json
+
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
@@ -143,6 +145,25 @@ def quantization(ax: Axes) -> None:
     ax.imshow(rounded, cmap="RdBu", vmin=-top, vmax=top, aspect="auto")
 
 
+def pruning(ax: Axes) -> None:
+    """The best, a middling and the worst half of the layers, and the loss of each."""
+    stored = json.loads(data_path("measured/pruning.json").read_text("utf-8"))
+    halves = sorted((x, k) for k, x in stored["analysis"]["subsets"].items() if len(k) == 4)
+    for row, (loss, kept) in enumerate((halves[0], halves[len(halves) // 2], halves[-1])):
+        for layer in range(8):
+            stays = str(layer) in kept
+            ax.barh(
+                row,
+                0.8,
+                0.6,
+                layer,
+                color=COLORS["weights" if stays else "muted"],
+                alpha=0.25 + 0.75 * stays,
+            )
+        ax.barh(row, loss, 0.6, 8.6, color=COLORS["target"])
+    ax.set(xlim=(-0.3, 18), ylim=(2.6, -0.6))
+
+
 def sampling(ax: Axes) -> None:
     """The likeliest tokens, and those that top-p of 0.5 keeps."""
     logits = _next_logits()
@@ -220,6 +241,7 @@ PICTURES = {
     "07_flash": flash,
     "08_recurrent": beyond,
     "09_quantization": quantization,
+    "10_pruning": pruning,
     "11_sampling": sampling,
     "12_speculative": speculative,
     "14_batching": batching,

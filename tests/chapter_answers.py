@@ -524,6 +524,109 @@ def free_batch(bits, flops, bandwidth):
     return int(bits * flops / (2 * bandwidth))
 """,
     ),
+    Answer(
+        "10_pruning",
+        "1",
+        "matrix by matrix",
+        "passed",
+        """
+def weights_left(arch, layers, heads, neurons):
+    d, q = arch["d_model"], heads * arch["head_dim"]
+    kv = arch["n_kv_heads"] * arch["head_dim"]
+    matrices = [(d, q), (d, kv), (d, kv), (q, d), (d, neurons), (d, neurons), (neurons, d)]
+    return sum(a * b for a, b in matrices) * layers + arch["vocab_size"] * d
+""",
+    ),
+    Answer(
+        "10_pruning",
+        "1",
+        "without the table",
+        "failed And the table of the vocabulary?",
+        """
+def weights_left(arch, layers, heads, neurons):
+    d, h = arch["d_model"], arch["head_dim"]
+    return layers * d * (2 * h * (heads + arch["n_kv_heads"]) + 3 * neurons)
+""",
+    ),
+    Answer(
+        "10_pruning",
+        "2",
+        "with scipy",
+        "passed",
+        """
+from scipy.special import softmax
+
+def told(student, teacher, temperature):
+    return temperature * (softmax(student / temperature) - softmax(teacher / temperature))
+""",
+    ),
+    Answer(
+        "10_pruning",
+        "2",
+        "without the factor",
+        "failed The factor: 1/τ from inside, τ² from outside.",
+        """
+def told(student, teacher, temperature):
+    def law(x):
+        e = np.exp((x - x.max()) / temperature)
+        return e / e.sum()
+    return law(student) - law(teacher)
+""",
+    ),
+    Answer(
+        "10_pruning",
+        "3",
+        "a test with an even teacher",
+        "failed",
+        """
+def loss_test(implementation):
+    assert implementation(np.zeros((2, 4)), np.zeros((2, 4))) == 0
+""",
+    ),
+    Answer(
+        "10_pruning",
+        "3",
+        "by torch",
+        "passed",
+        """
+import torch
+from torch.nn.functional import kl_div
+
+def by_torch(student, teacher):
+    logs = (torch.tensor(x).log_softmax(-1) for x in (student, teacher))
+    return kl_div(*logs, log_target=True, reduction="batchmean").item()
+
+def loss_test(implementation):
+    rng = np.random.default_rng(0)
+    for shape in ((1, 5), (3, 5)):
+        s, t = rng.normal(size=(2, *shape))
+        assert np.isclose(implementation(s, t), by_torch(s, t))
+
+def repaired_loss(student, teacher):
+    return by_torch(student, teacher)
+""",
+    ),
+    Answer(
+        "10_pruning",
+        "4",
+        "in two steps",
+        "passed",
+        """
+def times_cheaper(n_small, n_large, tokens, share):
+    repair = share * tokens * (6 * n_small + 2 * n_large)
+    return 6 * n_small * tokens / repair
+""",
+    ),
+    Answer(
+        "10_pruning",
+        "4",
+        "tokens alone",
+        "failed The large model reads every token of the repair: 2 operations a weight.",
+        """
+def times_cheaper(n_small, n_large, tokens, share):
+    return 1 / share
+""",
+    ),
     *(
         Answer(
             "06_attention",

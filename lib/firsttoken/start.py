@@ -162,6 +162,8 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
                 "repair?",
                 "II",
                 ("01_generate",),
+                n_quizzes=2,
+                n_exercises=4,
             ),
             Chapter(
                 "11_sampling",
