@@ -69,7 +69,7 @@ def files_of(module: str) -> set[str]:
 
 def changed(report: dict, now: dict[str, str]) -> set[str]:
     """Return the files that are not as they were when the runs of a report were taken."""
-    runs = report.get("runs", [report])
+    runs = [report] if "provenance" in report else report.get("runs", [report])
     stored = [run.get("provenance", run)["measured_code"] for run in runs]
     return {
         name for then in stored for name in then.keys() | now if then.get(name) != now.get(name)
