@@ -637,6 +637,120 @@ def fools_greedy():
     return costs, errors, 102
 """,
     },
+    "pruning": {
+        "cutting": """\
+class Mlp:
+    def __init__(self, gate, up, down):
+        self.rows = list(zip(gate, up, down.T))
+
+    def only(self, keep):
+        gate, up, columns = zip(*(self.rows[f] for f in keep))
+        return np.stack(gate), np.stack(up), np.stack(columns, axis=1)
+
+
+def cut(gate, up, down, keep):
+    return Mlp(gate, up, down).only(keep)
+
+
+def repaired(h, down, keep):
+    pseudo = np.linalg.pinv(np.take(h, keep, axis=1))
+    return [[row @ y for row in pseudo] for y in (h @ down.T).T]
+
+
+def fewest(h, down, order, limit):
+    y = h @ down.T
+    low, high = 0, len(order)  # low is too few, high is enough
+    while high - low > 1:
+        n = (low + high) // 2
+        q, _ = np.linalg.qr(h[:, order[:n]])
+        wrong = y - q @ (q.T @ y)
+        if np.sum(wrong**2) > limit**2 * np.sum(y**2):
+            low = n
+        else:
+            high = n
+    return high
+
+
+activations(np.ones((2, 3)), np.ones((4, 3)), np.ones((4, 3)))
+""",
+        "scores": """\
+from itertools import groupby
+
+
+def taylor(z, g):
+    texts = [abs(np.einsum("tf,tf->f", *text)) for text in zip(z, g)]
+    return sum(texts) / len(texts)
+
+
+def rise(z, g, h):
+    return [0.5 * c * a * a - a * b for a, b, c in zip(z.tolist(), g.tolist(), h.tolist())]
+
+
+def keep_heads(scores, n, groups):
+    size, kept = len(scores) // groups, set()
+    for _, run in groupby(range(len(scores)), key=lambda i: i // size):
+        run = list(run)
+        for _ in range(n // groups):
+            best = max(run, key=lambda i: (scores[i], -i))
+            run.remove(best)
+            kept.add(best)
+    return np.array(sorted(kept))
+""",
+        "sparse": """\
+def mask_2_4(scores):
+    mask = np.zeros_like(scores, dtype=bool)
+    for row, line in zip(mask, scores):
+        for four in zip(*[iter(range(len(line)))] * 4):
+            first = max(four, key=lambda i: line[i])
+            row[first] = True
+            row[max((i for i in four if i != first), key=lambda i: line[i])] = True
+    return mask
+
+
+def wanda(w, x):
+    return np.sqrt(w**2 * np.diag(x.T @ x))
+
+
+def compressed(w, mask):
+    kept = [[i for i, m in enumerate(row) if m] for row in mask.tolist()]
+    values = [[row[i] for i in some] for row, some in zip(w, kept)]
+    return values, [[i % 4 for i in some] for some in kept]
+
+
+def product(values, places, x):
+    dense = np.zeros((len(values), 2 * values.shape[1]))
+    for (o, n), value in np.ndenumerate(values):
+        dense[o, n // 2 * 4 + places[o, n]] = value
+    return np.matmul(x, dense.T)
+
+
+def share(bits):
+    return 1 / 2 + 1 / bits
+""",
+        "teacher": """\
+def log_softmax(x):
+    return x - np.logaddexp.reduce(x, axis=-1, keepdims=True)
+
+
+def stored(logits, k):
+    ids = [sorted(range(len(row)), key=row.__getitem__, reverse=True)[:k] for row in logits]
+    return ids, [[math.exp(log[i]) for i in some] for log, some in zip(log_softmax(logits), ids)]
+
+
+def stored_loss(student, ids, probs):
+    losses = []
+    for log, some, kept in zip(log_softmax(student), ids, probs):
+        events = list(zip(kept, log[some]))
+        events.append((1 - kept.sum(), np.logaddexp.reduce(np.delete(log, some))))
+        losses.append(sum(p * (np.log(p) - q) for p, q in events if p > 0))
+    return np.mean(losses)
+
+
+def hot_loss(student, teacher):
+    a, b = (x - x.mean(axis=-1)[:, None] for x in (student, teacher))
+    return np.square(a - b).mean() * 0.5
+""",
+    },
     "kv_cache": {
         "session": """\
 class Session:
