@@ -152,7 +152,7 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
                 "how much faster is decoding then?",
                 "II",
                 ("03_roofline", "04_kv_cache"),
-                n_quizzes=2,
+                n_quizzes=3,
                 n_exercises=4,
             ),
             Chapter(
