@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from browser.lab import CELLS, CODE, ERRORS, opened, shown
-from browser.visit import ROOT, SCREENS, SETTLED, WHOLE, Visit, served
+from browser.visit import ROOT, SCREENS, SETTLED, Visit, served, settle
 from firsttoken.live import assets
 from tiny_chapter import HEADING, built_as_the_book, chapter
 
@@ -48,7 +48,7 @@ def visit(request, browser, address):
 def at(visit, rest: str = ""):
     """Open the chapter as a reader does, without opening anything in it."""
     visit.page.goto(f"{visit.address}index.html{rest}")
-    visit.page.evaluate(WHOLE)
+    settle(visit.page)
     return visit.page
 
 

@@ -3,11 +3,11 @@
 import functools
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, TimeoutError, expect
 
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "_build" / "html"
@@ -19,8 +19,6 @@ FRONT = "book/intro.html"
 CHAPTERS = [page for page in CONTENT if page.startswith("notebooks/")]
 # Colours and folds change over some frames, and the first page writes for some seconds.
 SETTLED = "document.getAnimations().forEach(animation => animation.finish())"
-# All that a page loads and sets. Chromium's "network idle" may never come: a font that it takes
-# from its own memory can count as under way for ever.
 WHOLE = """async () => {
     if (document.readyState !== "complete")
         await new Promise(done => addEventListener("load", done));
@@ -28,12 +26,24 @@ WHOLE = """async () => {
     await window.MathJax?.startup?.promise;
     await new Promise(done => requestIdleCallback(done));
 }"""
+IDLE_MS = 10_000
 SCREENS = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
 
 
 def pages_with(name: str) -> list[str]:
     """Return the pages of the book whose source has a name; the others have nothing to try."""
     return [page for page in CONTENT if name in (SITE / page).read_text("utf-8")] or ["none"]
+
+
+def settle(page: Page) -> None:
+    """Wait until a page has loaded, and its fonts and formulas are set.
+
+    Chromium's network may never count as idle: a font that it takes from its own memory can be
+    under way for ever. So that is not waited for without end.
+    """
+    with suppress(TimeoutError):
+        page.wait_for_load_state("networkidle", timeout=IDLE_MS)
+    page.evaluate(WHOLE)
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -83,7 +93,7 @@ class Visit:
 
     def open(self, path: str) -> Page:
         self.page.goto(self.address + path)
-        self.page.evaluate(WHOLE)
+        settle(self.page)
         # Solutions and hints are closed; what is in them is tested too.
         self.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
         # Folded code fades in; half faded it has too little contrast.
