@@ -133,7 +133,7 @@ def test_silenced_heads(stage, heads):
 
     page.get_by_role("button", name="Restore all").click()
     expect(page.locator(".ft-effect")).to_contain_text("The model expects")
-    assert page.locator(".ft-all-heads [aria-pressed=true]").count() == 0
+    expect(page.locator(".ft-all-heads [aria-pressed=true]")).to_have_count(0)
 
 
 def test_the_head_that_copies_is_one_press_away(stage):
