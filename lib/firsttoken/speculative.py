@@ -96,9 +96,9 @@ def verify(
         )
     if draft is not None and draft.shape != (n_drafted, n_vocab):
         raise ValueError(f"draft {draft.shape} must be ({n_drafted}, {n_vocab}), a row per token")
-    _check_distributions("target", target)
+    check_distributions("target", target)
     if draft is not None:
-        _check_distributions("draft", draft)
+        check_distributions("draft", draft)
     tokens = [operator.index(token) for token in tokens]
     if not all(0 <= token < n_vocab for token in tokens):
         raise ValueError(f"tokens {tokens} must be ids in 0 … {n_vocab - 1}")
@@ -243,6 +243,10 @@ def _check_pair(target: Array, draft: Array) -> None:
         raise ValueError(f"target {target.shape} and draft {draft.shape} differ")
 
 
-def _check_distributions(name: str, rows: Array) -> None:
+def check_distributions(name: str, rows: Array) -> None:
+    """Raise a ValueError that names `name` unless each row is a distribution.
+
+    >>> check_distributions("target", np.array([[0.5, 0.5]]))
+    """
     if not (np.all(rows >= 0) and np.all(np.abs(rows.sum(axis=-1) - 1) <= 1e-3)):
         raise ValueError(f"{name} must hold a distribution per row: numbers from 0 that sum to 1")
