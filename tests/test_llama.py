@@ -290,7 +290,7 @@ def test_a_shifted_position_would_show(saved):
 def test_a_mask_off_by_one_would_show(saved, monkeypatch):
     model, expected = Llama.from_pretrained(saved[0]), reference_logits(saved[1])
 
-    def leaky(q, k, v, window=None):
+    def leaky(q, k, v, window=None, mask=None):
         """Query i also sees key i + 1."""
         k, v = (np.concatenate([x, x[:, :, -1:]], axis=2) for x in (k, v))
         return llama_attention(q, k, v)

@@ -395,8 +395,8 @@ class StartsAtZero(llama.Llama):
 
 
 class WritesNothing(llama.Llama):
-    def _mix(self, layer, q, k, v, cache):
-        mixed = super()._mix(layer, q, k, v, cache)
+    def _mix(self, layer, q, k, v, cache, mask=None):
+        mixed = super()._mix(layer, q, k, v, cache, mask)
         if cache is not None and layer == 1:
             cache.truncate(cache.length - k.shape[2])
         return mixed

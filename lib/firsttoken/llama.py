@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from firsttoken.architectures import Architecture
 from firsttoken.attention import attention, rms_norm
 from firsttoken.checkpoint import check_weights, read_checkpoint
 from firsttoken.checks import check_count
+from firsttoken.drafts import tree_attention, tree_mask
 from firsttoken.kv_cache import KVCache
 from firsttoken.paths import data_path
 from firsttoken.protocols import Cache, Model, check_tokens, ragged_rows
@@ -96,14 +99,47 @@ class Llama:
 
     def __call__(self, tokens: Array | Sequence, cache: Cache | None = None) -> Array:
         """Return the logits [B, T, V] that follow each of the tokens [B, T]."""
+        return self.logits(self.features(tokens, cache))
+
+    def features(
+        self,
+        tokens: Array | Sequence,
+        cache: Cache | None = None,
+        parents: Sequence[int] | None = None,
+    ) -> Array:
+        """Return what the model thinks at each of the tokens [B, T]: [B, T, D], for `logits`.
+
+        With `parents` the last tokens are a tree, as many as there are parents; those before
+        the new ones lie in the cache already. Token i of the tree follows its token parents[i], or,
+        where that is -1, the text before the tree. It sees that text, itself and what it hangs on,
+        and has the position that it would have in the text which its branch spells.
+        `generate.keep_path` leaves one branch in the cache.
+        """
         tokens = np.asarray(tokens)
         check_tokens(self.arch, tokens)
+        return self.transform(self.embedding[tokens], cache, parents)
+
+    def transform(
+        self, x: Array, cache: Cache | None = None, parents: Sequence[int] | None = None
+    ) -> Array:
+        """Return what `features` makes of vectors [B, T, D] that come in the tokens' place."""
+        n_new = x.shape[1]
+        positions, mask = self._positions(n_new, cache), None
+        if parents is not None:
+            mask = tree_mask(parents)[-n_new:]  # [T, M]
+            n_before = positions[-1] + 1 - len(parents)
+            positions = n_before + mask.sum(axis=1, dtype=np.float32) - 1
 
         def mix(layer: int, q: Array, k: Array, v: Array) -> Array:
-            return self._mix(layer, q, k, v, cache)
+            return self._mix(layer, q, k, v, cache, mask)
 
         with blas_threads(self.n_threads):
-            return self._forward(tokens, self._positions(tokens.shape[1], cache), mix)
+            return self._transform(x, positions, mix)
+
+    def logits(self, features: Array) -> Array:
+        """Return the logits [..., V] of the next token for features [..., D]."""
+        with blas_threads(self.n_threads):
+            return features @ self.unembedding
 
     def forward_ragged(
         self, tokens: Sequence[Sequence[int]], caches: Sequence[Cache]
@@ -129,28 +165,27 @@ class Llama:
             parts = zip(*(np.split(x, cuts, axis=2) for x in (q, k, v)), caches, strict=True)
             return np.concatenate([self._mix(layer, *part) for part in parts], axis=2)
 
+        x = self.embedding[np.concatenate(rows, axis=1)]
         with blas_threads(self.n_threads):
-            logits = self._forward(np.concatenate(rows, axis=1), np.concatenate(positions), mix)
-        return np.split(logits[0], cuts)
+            features = self._transform(x, np.concatenate(positions), mix)
+        return np.split(self.logits(features)[0], cuts)
 
     def _positions(self, n: int, cache: Cache | None) -> Array:
         """Return where `n` tokens stand that continue what the cache holds."""
         start = 0 if cache is None else cache.length
         return np.arange(start, start + n, dtype=np.float32)
 
-    def _forward(self, tokens: Array, positions: Array, mix: Callable[..., Array]) -> Array:
-        """Return the logits [B, T, V]; `mix` lets the queries of a layer read keys and values."""
+    def _transform(self, x: Array, positions: Array, mix: Callable[..., Array]) -> Array:
+        """Send x [B, T, D] through all layers; `mix` lets queries read keys and values."""
         angles = positions[:, None] * self.frequencies  # [T, H/2]
         rotation = np.cos(angles), np.sin(angles)
 
-        x = self.embedding[tokens]  # [B, T, D]
         for layer, block in enumerate(self.blocks):
             h = rms_norm(x, block.attention_norm, self.norm_eps)
             x = x + self._attend(h, layer, rotation, mix)
             h = rms_norm(x, block.mlp_norm, self.norm_eps)
             x = x + self._mlp(h, layer)
-        h = rms_norm(x, self.final_norm, self.norm_eps)
-        return h @ self.unembedding  # [B, T, V]
+        return rms_norm(x, self.final_norm, self.norm_eps)
 
     def _attend(
         self, h: Array, layer: int, rotation: tuple[Array, Array], mix: Callable[..., Array]
@@ -164,11 +199,23 @@ class Llama:
         mixed = mix(layer, q, k, v)  # [B, N, T, H]
         return mixed.swapaxes(1, 2).reshape(*h.shape[:2], -1) @ block.out
 
-    def _mix(self, layer: int, q: Array, k: Array, v: Array, cache: Cache | None) -> Array:
+    def _mix(
+        self,
+        layer: int,
+        q: Array,
+        k: Array,
+        v: Array,
+        cache: Cache | None,
+        mask: Array | None = None,
+    ) -> Array:
         """Attend from q to k and v, and to what the cache holds, which gets k and v as well."""
         if cache is not None:
             cache.append(layer, k, v)
             k, v = cache.keys(layer), cache.values(layer)  # [B, K, S, H]
+        if mask is not None and self.windows[layer] is not None:
+            raise ValueError(f"parents must be None for a model with windows, got layer {layer} so")
+        if mask is not None:
+            return tree_attention(q, k, v, mask)
         return attention(q, k, v, window=self.windows[layer])  # [B, N, T, H]
 
     def _mlp(self, h: Array, layer: int) -> Array:
@@ -226,10 +273,9 @@ class _Matrix:
     """A matrix [in, out] of weights for products `x @ matrix`, kept in panels of 64 columns.
 
     A pass over one token and a pass over a few read the same weights, and should take about as
-    long. NumPy's product of a few rows does so only where each stretch of columns lies in one
-    piece of memory; else it jumps from row to row, or first copies the weights. And some
-    processors spend longer on preparing the product of a few rows than on the rows one by one,
-    the second of which finds the panel in the cache.
+    long. OpenBLAS first copies both sides of a product, unless it has a kernel for small ones;
+    it counts a panel as small, and the whole matrix not. Where it has no such kernel,
+    a few rows go one by one, and all but the first find the panel in the processor's cache.
     """
 
     __array_ufunc__ = None  # so that NumPy leaves `array @ matrix` to this class
@@ -244,7 +290,7 @@ class _Matrix:
 
     def __rmatmul__(self, x: Array) -> Array:
         rows = x.reshape(-1, x.shape[-1])
-        if len(rows) <= self.few:
+        if len(rows) <= self.few and not few_rows_in_one():
             product = (rows[:, None] @ self.panels[:, None])[:, :, 0]
         else:
             product = rows @ self.panels  # [out / width, rows, width]
@@ -252,6 +298,20 @@ class _Matrix:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.concatenate(self.panels, axis=1, dtype=dtype)
+
+
+@cache
+def few_rows_in_one() -> bool:
+    """Say whether NumPy's product of a few rows and a small matrix spares the copies.
+
+    OpenBLAS has kernels for small products, which do, for AVX-512 only. Other libraries are taken
+    to have none.
+
+    Source: OpenBLAS 0.3.31, interface/gemm.c and kernel/x86_64/KERNEL.SKYLAKEX
+    """
+    spared = {"SkylakeX", "Cooperlake", "SapphireRapids"}
+    libraries = ThreadpoolController().select(user_api="blas").lib_controllers
+    return all(getattr(library, "architecture", None) in spared for library in libraries)
 
 
 @dataclass(frozen=True)

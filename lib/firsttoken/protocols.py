@@ -73,6 +73,23 @@ class Model(Protocol):
         ...
 
 
+class FeatureModel(Model, Protocol):
+    """A decoder that also says what it thinks, before it says what comes next.
+
+    Shapes: features(tokens (B, T)) -> (B, T, D); logits(features (…, D)) -> (…, V)
+    """
+
+    def features(
+        self, tokens: Any, cache: Cache | None = None, parents: Sequence[int] | None = None
+    ) -> Array:
+        """Return the vector behind the logits of each token; `parents`: the tokens are a tree."""
+        ...
+
+    def logits(self, features: Array) -> Array:
+        """Return the logits of the next token."""
+        ...
+
+
 def check_tokens(arch: Architecture, tokens: np.ndarray) -> None:
     """Raise a ValueError unless `tokens` are ids that `arch` knows, in the shape (B, T)."""
     if tokens.ndim != 2 or tokens.size == 0 or tokens.dtype.kind not in "iu":
