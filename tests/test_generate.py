@@ -16,6 +16,7 @@ from firsttoken.architectures import Architecture
 from firsttoken.checkpoint import weight_shapes
 from firsttoken.constrained import Constraint, Regex
 from firsttoken.generate import (
+    Proposal,
     _ModelDraft,
     generate,
     prompt_lookup,
@@ -472,7 +473,7 @@ class Fixed:
     """A draft of one's own, always the same tokens."""
 
     def propose(self, request, n):
-        return request.possible([1, 2, 3][:n]), None
+        return Proposal(request.possible([1, 2, 3][:n]))
 
 
 def test_whatever_proposes_is_a_draft():
@@ -497,14 +498,15 @@ def test_a_draft_that_drops_what_it_is_unsure_of_changes_the_distribution(monkey
 
     class Dropping(_ModelDraft):
         def propose(self, request, n):
-            drafted, distributions = super().propose(request, n)
+            proposal = super().propose(request, n)
+            drafted, distributions, _ = proposal
             if distributions is None:
-                return drafted, distributions
+                return proposal
             sure = [
                 chances[token] >= 0.5 for token, chances in zip(drafted, distributions, strict=True)
             ]
             n_sure = sure.index(False) if False in sure else len(sure)
-            return drafted[:n_sure], distributions[:n_sure]
+            return Proposal(drafted[:n_sure], distributions[:n_sure])
 
     monkeypatch.setattr("firsttoken.generate._ModelDraft", Dropping)
     target = Table(0)

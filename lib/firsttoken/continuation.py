@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from firsttoken.constrained import Constraint, keep_allowed
+from firsttoken.drafts import branches
 from firsttoken.protocols import Model
 from firsttoken.sampling import SamplingParams, draw, next_token_distribution, penalize
 from firsttoken.speculative import Round
@@ -105,21 +106,32 @@ class Continuation:
             return int(self.scores(logits[None], drafted)[0].argmax())
         return int(draw(self.distributions(logits[None], drafted)[0], self.rng))
 
-    def distributions(self, logits: Array, drafted: Sequence[int] = ()) -> Array:
+    def distributions(
+        self,
+        logits: Array,
+        drafted: Sequence[int] = (),
+        parents: Sequence[int] | None = None,
+    ) -> Array:
         """Return the distribution of the next token after each of the last beginnings of `drafted`.
 
         Row i of the logits [T, V], and of the result, follows the text and drafted without its
-        last T - 1 - i tokens.
+        last T - 1 - i tokens. Where the drafted tokens are a tree (`parents`), the rows follow its
+        last branches: `drafts.branches`.
         """
-        masked, *before = self._in_context(logits, drafted)
+        masked, *before = self._in_context(logits, drafted, parents)
         return next_token_distribution(masked, self.params, *before)
 
-    def scores(self, logits: Array, drafted: Sequence[int] = ()) -> Array:
+    def scores(
+        self,
+        logits: Array,
+        drafted: Sequence[int] = (),
+        parents: Sequence[int] | None = None,
+    ) -> Array:
         """Return the logits [T, V] behind mask and penalties: the largest is the greedy choice.
 
         Rows are those of `distributions`.
         """
-        masked, *before = self._in_context(logits, drafted)
+        masked, *before = self._in_context(logits, drafted, parents)
         return penalize(masked, self.params, *before)
 
     def append(self, token: int) -> None:
@@ -178,10 +190,16 @@ class Continuation:
     def _elapsed_s(self) -> float:
         return time.perf_counter() - self._start_s
 
-    def _in_context(self, logits: Array, drafted: Sequence[int]) -> tuple[Array, list, list]:
+    def _in_context(
+        self, logits: Array, drafted: Sequence[int], parents: Sequence[int] | None
+    ) -> tuple[Array, list, list]:
         """Return the masked logits, and the prompt and the output that stand before each row."""
         n_rows = len(logits)
-        beginnings = [drafted[:n] for n in range(len(drafted) - n_rows + 1, len(drafted) + 1)]
+        beginnings: list[Sequence[int]] = [drafted]
+        if parents is not None:
+            beginnings = [*branches(drafted, parents)[-n_rows:]]
+        elif n_rows > 1:
+            beginnings = [drafted[:n] for n in range(len(drafted) - n_rows + 1, len(drafted) + 1)]
         if self._constraint is not None:
             rows = zip(logits, beginnings, strict=True)
             # Behind the end of the text nothing is allowed, and nothing will be read.

@@ -1,14 +1,16 @@
 """The token loop: predict, choose, append, until something says stop."""
 
+import itertools
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias, cast, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 
 from firsttoken.checks import check_count
 from firsttoken.constrained import Constraint
 from firsttoken.continuation import Continuation, Generation
-from firsttoken.protocols import Cache, Model
+from firsttoken.drafts import verify_tree, verify_tree_greedy
+from firsttoken.protocols import Cache, FeatureModel, Model
 from firsttoken.sampling import SamplingParams, draw, softmax
 from firsttoken.speculative import Round, verify, verify_greedy
 from firsttoken.tokenizer import Tokenizer
@@ -62,18 +64,46 @@ def generate(
         logits = np.asarray(model([unread], cache))[0]  # decode
 
 
+class Proposal(NamedTuple):
+    """What a draft guesses: tokens, the distributions that they were drawn from, and their order.
+
+    Guesses that were drawn from no known distribution have None instead, and so may all at
+    temperature 0. With `parents` the tokens are a tree: token i is a guess for what follows token
+    parents[i], or, where that is -1, the text; without, each follows the one before. Distributions
+    are those that `speculative.verify` and `drafts.verify_tree` expect.
+
+    Shapes: tokens: γ ids, perhaps none; distributions (γ, V); parents: γ integers, parents[i] < i
+    """
+
+    tokens: list[int]
+    distributions: Array | None = None
+    parents: list[int] | None = None
+
+
 @runtime_checkable
 class Draft(Protocol):
     """Whatever guesses how a text goes on, for `speculative_generate`."""
 
-    def propose(self, request: Continuation, n: int) -> tuple[list[int], Array | None]:
-        """Return at most n tokens to follow the text, and the distributions they come from.
+    def propose(self, request: Continuation, n: int) -> Proposal:
+        """Return at most n guesses.
 
-        Guesses that were drawn from no known distribution have None instead, and so may all at
-        temperature 0. Nothing may be proposed behind the end of the text, nor what is forbidden
-        to it: `Continuation.possible` cuts there.
+        Nothing may be proposed behind the end of the text, nor what is forbidden to it:
+        `Continuation.possible` cuts there.
+        """
+        ...
 
-        Shapes: tokens: γ ids, perhaps none; distributions (γ, V), each given the tokens before it
+
+@runtime_checkable
+class Observer(Protocol):
+    """A draft that wants to know what the target thinks, not only what it says."""
+
+    def observe(self, features: Array) -> None:
+        """See the target's features of the tokens that it has read since, and that stayed.
+
+        It comes after every pass of the target. `Llama.features` says what features are; those of
+        the text's last token are still to come: it is read with the next guesses.
+
+        Shapes: features (n, D), in the order of the text
         """
         ...
 
@@ -102,7 +132,8 @@ def speculative_generate(
 
     `draft` is a model with the target's vocabulary, or a function of all ids so far and of how
     many tokens are wanted, that returns at most so many guesses; they have no probabilities. Any
-    other way to guess is a `Draft`.
+    other way to guess is a `Draft`. It may guess a tree, several tokens for one place: the same
+    pass checks all branches, and one of them may stay.
 
     A draft model stops before `gamma` tokens once it gave the one it chose a probability below
     `min_confidence` (at temperature 0 that of temperature 1). That token is still checked: to drop
@@ -126,22 +157,57 @@ def speculative_generate(
     options = on_token, tokenizer, ignore_eos, constraint, close_in_time
     request = Continuation(target, prompt_ids, params, *options)
     proposer = _proposer(draft, target, request, min_confidence)
+    observer = proposer if isinstance(proposer, Observer) else None
     cache = target.new_cache(1, request.max_length)
     rounds = []
     while request.finish_reason is None:
         # One token per round is the target's own, so that the last needs no draft.
         n_wanted = min(gamma, request.max_length - len(request.ids) - 1)
-        drafted, distributions = proposer.propose(request, n_wanted)
-        logits = _read(target, request.ids + drafted, cache)[-len(drafted) - 1 :]  # [γ+1, V]
+        proposal = proposer.propose(request, n_wanted)
+        n_text, unread = len(request.ids), request.ids[cache.length :]
+        read = unread + proposal.tokens
+        if observer is None and proposal.parents is None:
+            logits = np.asarray(target([read], cache))[0]
+        else:
+            model = _with_features(target)
+            features = model.features([read], cache, proposal.parents)
+            logits = np.asarray(model.logits(features))[0]
+        n_guesses = len(proposal.tokens)
+        logits = logits[-n_guesses - 1 :]  # [γ+1, V]
         request.note_prefill()
-        tokens = _check(request, logits, drafted, distributions)
-        rounds.append(Round(len(drafted), len(tokens) - 1))
+        tokens = _check(request, logits, proposal)
+        rounds.append(Round(n_guesses, len(tokens) - 1))
+        kept = _kept(proposal, tokens)
+        keep_path(cache, target.arch.n_layers, n_text, [n_text + i for i in kept])
+        if observer is not None:
+            stayed = [*range(len(unread)), *(len(unread) + i for i in kept)]
+            observer.observe(np.asarray(features)[0, stayed])
         for token in tokens:
             request.append(token)
             if request.finish_reason is not None:
                 break
-        cache.truncate(len(request.ids) - 1)  # the last token is read with the next draft
     return request.result(rounds)
+
+
+def keep_path(cache: Cache, n_layers: int, length: int, kept: Sequence[int]) -> None:
+    """Forget all but the first `length` tokens of a cache and, behind them, those at `kept`.
+
+    So one branch of a tree stays when its other guesses go.
+
+    Shapes: kept: positions from `length` on, rising
+    Raises: ValueError for positions that do not rise or are not there.
+    """
+    if any(a >= b for a, b in itertools.pairwise([length - 1, *kept, cache.length])):
+        raise ValueError(f"kept {list(kept)} must rise in {length} … {cache.length - 1}")
+    n_in_place = sum(place == length + i for i, place in enumerate(kept))
+    moved = list(kept[n_in_place:])
+    stored = [
+        (cache.keys(layer)[:, :, moved], cache.values(layer)[:, :, moved])
+        for layer in range(n_layers if moved else 0)
+    ]
+    cache.truncate(length + n_in_place)
+    for layer, (k, v) in enumerate(stored):
+        cache.append(layer, k, v)
 
 
 def prompt_lookup(ids: Sequence[int], max_ngram: int, gamma: int) -> list[int]:
@@ -171,19 +237,41 @@ def prompt_lookup(ids: Sequence[int], max_ngram: int, gamma: int) -> list[int]:
     return ids[place : place + gamma]
 
 
-def _check(
-    request: Continuation, logits: Array, drafted: list[int], distributions: Array | None
-) -> list[int]:
-    """Return what the target's logits [γ+1, V] make of the drafted tokens."""
+def _check(request: Continuation, logits: Array, proposal: Proposal) -> list[int]:
+    """Return what the target's logits [γ+1, V] make of the guesses."""
+    guesses, drawn_from, parents = proposal
     if request.params.temperature == 0:
-        choices = request.scores(logits, drafted).argmax(axis=-1).tolist()
-        return verify_greedy(choices, drafted)
-    return verify(request.distributions(logits, drafted), distributions, drafted, request.rng)
+        choices = request.scores(logits, guesses, parents).argmax(axis=-1).tolist()
+        if parents is None:
+            return verify_greedy(choices, guesses)
+        return verify_tree_greedy(choices, parents, guesses)
+    target = request.distributions(logits, guesses, parents)
+    if parents is None:
+        return verify(target, drawn_from, guesses, request.rng)
+    return verify_tree(target, drawn_from, parents, guesses, request.rng)
 
 
-def _read(model: Model, ids: Sequence[int], cache: Cache) -> Array:
-    """Read what the cache lacks of the ids; return the logits behind each of these: [T, V]."""
-    return np.asarray(model([ids[cache.length :]], cache))[0]
+def _kept(proposal: Proposal, tokens: list[int]) -> list[int]:
+    """Return which guesses stay: all tokens but the last, which is the target's own."""
+    if proposal.parents is None:
+        return list(range(len(tokens) - 1))
+    children = {
+        (parent, token): i
+        for i, (parent, token) in enumerate(zip(proposal.parents, proposal.tokens, strict=True))
+    }
+    kept: list[int] = []
+    for token in tokens[:-1]:
+        kept.append(children[kept[-1] if kept else -1, token])
+    return kept
+
+
+def _with_features(target: Model) -> FeatureModel:
+    if not hasattr(target, "features"):
+        raise ValueError(
+            "target must have features and logits, as Llama has, for a draft that observes them or "
+            f"guesses a tree; got {type(target).__name__}"
+        )
+    return cast(FeatureModel, target)
 
 
 def _proposer(
@@ -214,14 +302,15 @@ class _ModelDraft:
         self._model, self._cache = model, model.new_cache(1, wanted)
         self._min_confidence = min_confidence
 
-    def propose(self, request: Continuation, n: int) -> tuple[list[int], Array | None]:
+    def propose(self, request: Continuation, n: int) -> Proposal:
         """Return up to n tokens, and the distributions they were drawn from; greedy ones: None."""
         # What was rejected of the last proposal is forgotten.
         self._cache.truncate(min(self._cache.length, len(request.ids) - 1))
         drafted: list[int] = []
         distributions: list[Array] = []
         while len(drafted) < n and not (drafted and request.ended_by(drafted)):
-            logits = _read(self._model, request.ids + drafted, self._cache)[-1]
+            unread = (request.ids + drafted)[self._cache.length :]
+            logits = np.asarray(self._model([unread], self._cache))[0, -1]
             greedy = request.params.temperature == 0
             if greedy:
                 token = request.choose(logits, drafted)
@@ -233,7 +322,7 @@ class _ModelDraft:
                 chances = softmax(logits) if greedy else distributions[-1]
                 if chances[token] < self._min_confidence:
                     break
-        return drafted, np.stack(distributions) if distributions else None
+        return Proposal(drafted, np.stack(distributions) if distributions else None)
 
 
 class _GuessDraft:
@@ -242,6 +331,6 @@ class _GuessDraft:
     def __init__(self, guess: Guess):
         self._guess = guess
 
-    def propose(self, request: Continuation, n: int) -> tuple[list[int], None]:
+    def propose(self, request: Continuation, n: int) -> Proposal:
         """Return up to n tokens."""
-        return request.possible(self._guess(list(request.ids), n)[:n]), None
+        return Proposal(request.possible(self._guess(list(request.ids), n)[:n]))
