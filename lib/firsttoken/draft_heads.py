@@ -1,0 +1,270 @@
+"""Drafts that see what the target thinks: Medusa's heads and EAGLE; and one that looks back.
+
+Each is a `generate.Draft`: `speculative_generate(target, EagleDraft(target), …)`. A draft serves
+one request at a time, and starts anew with the next. `scripts/train_drafts.py` trains the networks
+that ship; here they run, in NumPy.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from firsttoken.checkpoint import read_checkpoint, read_safetensors
+from firsttoken.continuation import Continuation
+from firsttoken.drafts import SuffixAutomaton, branches
+from firsttoken.generate import Proposal
+from firsttoken.llama import Llama, silu
+from firsttoken.paths import data_path
+
+Array = np.ndarray
+Look = Callable[[list[int], list[int], int], Array]
+
+
+class FeatureDraft(ABC):
+    """A draft that guesses by the target's features; a kind of it says what it makes of them.
+
+    `tree` holds the parents of a tree of guesses, by depth, as `drafts.best_tree` returns them;
+    None: a chain of as many guesses as are wanted. Siblings are the likeliest tokens at temperature
+    0, else they are drawn without replacement.
+    """
+
+    n_levels: int | None = None
+    """How many places it can look ahead; None: as many as are wanted."""
+
+    def __init__(self, target: Llama, tree: Sequence[int] | None = None):
+        self._target, self._tree = target, None if tree is None else list(tree)
+        self._request: Continuation | None = None
+        self._unread: list[Array] = []
+
+    def observe(self, features: Array) -> None:
+        """Keep the target's features until they are read with the next guesses."""
+        self._unread.append(features)
+
+    def propose(self, request: Continuation, n: int) -> Proposal:
+        """Return a tree of up to n guesses; none before the prompt has been read."""
+        if request is not self._request:
+            self._unread = []  # of a text before this one
+        if not self._unread:
+            self._begin(request)
+            return Proposal([])
+        features, self._unread = np.concatenate(self._unread), []
+        tree = self._tree
+        if tree is None:
+            tree = list(range(-1, n - 1))[: self.n_levels]
+        return grow_tree(request, tree[:n], self.look(request, features))
+
+    def look(self, request: Continuation, features: Array) -> Look:
+        """Return what says this draft's logits behind guesses: see `grow_tree`.
+
+        `features` (n, D) are those of the request's tokens, but the last, that it has not seen.
+        """
+        if request is not self._request:
+            self._begin(request)
+        return self._look(request, features)
+
+    def _begin(self, request: Continuation) -> None:
+        self._request = request
+
+    @abstractmethod
+    def _look(self, request: Continuation, features: Array) -> Look: ...
+
+
+class MedusaDraft(FeatureDraft):
+    """Guess with heads on the target's last feature, one for each place ahead.
+
+    When the target has read a token, the feature f that it ends with gives the next token, by the
+    target's own logits. Head i moves the feature, f + silu(W_i f), and the same unembedding
+    guesses the token i places further. So the guesses cost a few small products; but none of them
+    knows what was guessed, or drawn, before it.
+
+    `heads` None: those that ship.
+
+    Shapes: heads (n, D, D)
+    Raises: ValueError for heads of another width.
+    Source: Cai et al. 2024, arXiv:2401.10774, sec. 2.1; there each head has an unembedding, too
+    """
+
+    def __init__(
+        self, target: Llama, heads: Array | None = None, tree: Sequence[int] | None = None
+    ):
+        super().__init__(target, tree)
+        if heads is None:
+            stored = read_safetensors(data_path("model/medusa_heads/model.safetensors"))
+            heads = np.stack([stored[f"heads.{i}.weight"] for i in range(len(stored))])
+        width = target.arch.d_model
+        if heads.ndim != 3 or heads.shape[1:] != (width, width):
+            raise ValueError(f"heads {heads.shape} must be (n, D, D) with the target's D {width}")
+        self._heads, self.n_levels = heads.astype(np.float32), len(heads)
+
+    def logits(self, feature: Array) -> Array:
+        """Return what each head makes of a feature [D]: logits [n, V]."""
+        return self._target.logits(feature + silu(self._heads @ feature))
+
+    def _look(self, request: Continuation, features: Array) -> Look:
+        return by_level(self.logits(features[-1]))
+
+
+class MultiTokenDraft(FeatureDraft):
+    """Guess with a layer of the target's kind for each place ahead, which reads all features.
+
+    Shapes: heads: models of one layer with the target's embedding
+    Source: Gloeckle et al. 2024, arXiv:2404.19737, sec. 2
+    """
+
+    def __init__(self, target: Llama, heads: Sequence[Llama], tree: Sequence[int] | None = None):
+        super().__init__(target, tree)
+        self._heads, self.n_levels = list(heads), len(heads)
+
+    def _begin(self, request: Continuation) -> None:
+        super()._begin(request)
+        self._caches = [head.new_cache(1, request.max_length) for head in self._heads]
+
+    def _look(self, request: Continuation, features: Array) -> Look:
+        pairs = zip(self._heads, self._caches, strict=True)
+        said = [head.transform(features[None], cache)[0, -1] for head, cache in pairs]
+        return by_level(self._target.logits(np.array(said)))
+
+
+class EagleDraft(FeatureDraft):
+    """Guess the target's next features, one after another, with one layer of the target's kind.
+
+    What it reads at position t is the target's feature of token t and the embedding of token t + 1,
+    which that feature left open; what it says is the feature of token t + 1, and the target's
+    unembedding makes a guess of it. Behind the text its own features stand in for the target's.
+
+    `folder` holds the layer and its last norm under Hugging Face's names, and `fc.weight`, which
+    brings feature and embedding together; None: what ships.
+
+    Raises: ValueError as `Llama`, and for an `fc.weight` that does not fit.
+    Source: Li et al. 2024, EAGLE, arXiv:2401.15077, sec. 3; trained on its own outputs: Li et al.
+            2025, EAGLE-3, arXiv:2503.01840, sec. 3
+    """
+
+    def __init__(
+        self, target: Llama, folder: str | Path | None = None, tree: Sequence[int] | None = None
+    ):
+        super().__init__(target, tree)
+        stored = read_checkpoint(data_path("model/eagle_draft") if folder is None else folder)
+        weights = dict(stored.weights)
+        mix, width = weights.pop("fc.weight"), target.arch.d_model
+        if mix.shape != (width, 2 * width):
+            raise ValueError(f"fc.weight {mix.shape} must be (D, 2D) with the target's D {width}")
+        weights["model.embed_tokens.weight"] = target.embedding
+        self.layer = Llama(stored.arch, weights, stored.rope_theta, norm_eps=stored.norm_eps)
+        self.layer.n_threads = target.n_threads
+        self._mix = np.ascontiguousarray(mix.T)  # [2D, D]
+
+    def _begin(self, request: Continuation) -> None:
+        super()._begin(request)
+        self._cache, self._n_read = self.layer.new_cache(1, request.max_length), 0
+
+    def _look(self, request: Continuation, features: Array) -> Look:
+        follow = request.ids[self._n_read + 1 :]
+        self._cache.truncate(self._n_read)  # what it read behind the last text is forgotten
+        said = self._read(features, follow, None)[-1:]  # behind the text, then behind each guess
+        self._n_read += len(features)
+
+        def look(tokens: list[int], parents: list[int], n_last: int) -> Array:
+            nonlocal said
+            if tokens:
+                hang_on = [parent + 1 for parent in parents[-n_last:]]
+                new = self._read(said[hang_on], tokens[-n_last:], parents)
+                said = np.concatenate([said, new])
+            return self._target.logits(said[-n_last:])
+
+        return look
+
+    def _read(self, features: Array, follow: Sequence[int], parents: list[int] | None) -> Array:
+        """Return the features (n, D) that follow some features (n, D) and the tokens after each."""
+        pairs = np.concatenate([features, self._target.embedding[follow]], axis=1)  # [n, 2D]
+        if parents == list(range(-1, len(follow) - 1)):
+            parents = None  # a chain: no mask is needed
+        return self.layer.transform((pairs @ self._mix)[None], self._cache, parents)[0]
+
+
+class SuffixDraft:
+    """Guess that the text goes on as it did where its longest ending stood before: no model at all.
+
+    Guesses are made where that ending has at least `min_match` tokens.
+
+    Source: Hu et al. 2024, SAM-Decoding, arXiv:2411.10666
+    """
+
+    def __init__(self, min_match: int = 2):
+        self._min_match = min_match
+        self._request: Continuation | None = None
+
+    def propose(self, request: Continuation, n: int) -> Proposal:
+        """Return up to n guesses."""
+        if request is not self._request:
+            self._request, self._text, self._n_read = request, SuffixAutomaton(), 0
+        for token in request.ids[self._n_read :]:
+            self._text.extend(token)
+        self._n_read = len(request.ids)
+        found = self._text.propose(n) if self._text.n_matched >= self._min_match else []
+        return Proposal(request.possible(found))
+
+
+def by_level(logits: Array) -> Look:
+    """Return what says the same logits behind all guesses of one depth: row d of (depth, V)."""
+
+    def look(tokens: list[int], parents: list[int], n_last: int) -> Array:
+        depth = len(branches(tokens, parents)[-1])
+        return logits[depth : depth + 1].repeat(n_last, axis=0)
+
+    return look
+
+
+def grow_tree(request: Continuation, tree: Sequence[int], look: Look) -> Proposal:
+    """Fill a tree with guesses for how the text goes on, level by level.
+
+    `look(tokens, parents, n)` returns the draft's logits (n, V) behind the last n guesses made so
+    far, and at first, when there are none and n is 1, behind the text. Siblings are the likeliest
+    tokens at temperature 0, else they are drawn without replacement, as `drafts.verify_tree`
+    expects. Where the draft knows fewer tokens than there are siblings, and behind the end of the
+    text, nodes stay empty.
+
+    Shapes: tree: the parent of each node, or -1, by depth: a level's nodes follow each other
+    """
+    tokens: list[int] = []
+    parents: list[int] = []
+    rows: list[Array] = []
+    guess_of, level = {-1: -1}, [-1]
+    while any(parent in level for parent in tree):
+        n_before = len(tokens)
+        logits = look(tokens, parents, len(level))
+        spelled = branches(tokens, parents)
+        for node, row in zip(level, logits, strict=True):
+            children = [i for i, parent in enumerate(tree) if parent == node]
+            begun = spelled[guess_of[node] + 1]
+            if not children or (begun and request.ended_by(begun)):
+                continue
+            siblings, distribution = _siblings(request, row, begun, len(children))
+            for child, token in zip(children, siblings, strict=False):
+                guess_of[child] = len(tokens)
+                tokens.append(token)
+                parents.append(guess_of[node])
+                if distribution is not None:
+                    rows.append(distribution)
+        level = [node for node, at in guess_of.items() if at >= n_before]
+    is_chain = parents == list(range(-1, len(parents) - 1))
+    return Proposal(tokens, np.array(rows) if rows else None, None if is_chain else parents)
+
+
+def _siblings(
+    request: Continuation, logits: Array, begun: list[int], n: int
+) -> tuple[list[int], Array | None]:
+    """Return up to n different guesses [V] for one place, and the distribution they come from."""
+    if request.params.temperature == 0:
+        scores = request.scores(logits[None], begun)[0]
+        likeliest = [int(scores.argmax())] if n == 1 else np.argsort(-scores, kind="stable")[:n]
+        return [int(token) for token in likeliest if scores[token] > -np.inf], None
+    distribution = request.distributions(logits[None], begun)[0]
+    # The first to arrive, if token x arrives at rate q(x): a race draws without replacement.
+    arrivals = request.rng.exponential(size=len(distribution))
+    np.divide(arrivals, distribution, out=arrivals, where=distribution > 0)
+    arrivals[distribution == 0] = np.inf
+    first = np.argsort(arrivals)[: min(n, int((distribution > 0).sum()))]
+    return first.tolist(), distribution
