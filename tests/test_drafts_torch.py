@@ -61,7 +61,7 @@ def stored(eagle, folder):
 
 
 def said_in_numpy(draft, target, n_text, n_steps):
-    """Return the features behind a text, and behind each of the guesses that follow it in TOKENS."""
+    """Return the features behind a text, and behind each guess that follows it in TOKENS."""
     request = Continuation(target, TOKENS[:n_text], SamplingParams(max_tokens=20))
     features = target.features([TOKENS[: n_text - 1]])[0]
     said = []

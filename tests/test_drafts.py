@@ -1,0 +1,559 @@
+"""Trees of guesses: exact by enumeration, best by brute force; and what inexact rules produce."""
+
+import heapq
+import itertools
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from firsttoken import drafts
+from firsttoken.attention import attention
+from firsttoken.drafts import (
+    SuffixAutomaton,
+    accepted_distribution,
+    best_tree,
+    branches,
+    expected_tree_tokens,
+    goodput_gamma,
+    places,
+    tree_attention,
+    tree_mask,
+    typical_acceptance,
+    verify_tree,
+    verify_tree_greedy,
+)
+from firsttoken.speculative import (
+    acceptance_rate,
+    acceptance_rule,
+    best_gamma,
+    expected_tokens,
+    verify,
+    verify_greedy,
+)
+
+FALSE_FAILURE = 1e-6
+
+trees = st.integers(1, 8).flatmap(
+    lambda n: st.tuples(*(st.integers(-1, i - 1) for i in range(n))).map(list)
+)
+# Zeros are frequent on purpose: they are where 0/0 lives.
+weight = st.one_of(st.just(0.0), st.floats(1e-6, 1.0))
+distribution = (
+    st.lists(weight, min_size=4, max_size=4).filter(any).map(lambda w: np.array(w) / np.sum(w))
+)
+
+
+def ancestors(parents, i):
+    """Return guess i and all that it hangs on."""
+    return [] if i < 0 else [*ancestors(parents, parents[i]), i]
+
+
+# Who sees whom
+
+
+@given(parents=trees)
+def test_a_guess_sees_itself_and_what_it_hangs_on(parents):
+    mask = tree_mask(parents)
+    for i in range(len(parents)):
+        assert np.flatnonzero(mask[i]).tolist() == ancestors(parents, i)
+    tokens = list(range(10, 10 + len(parents)))
+    spelled = [[tokens[j] for j in ancestors(parents, i)] for i in range(len(parents))]
+    assert branches(tokens, parents) == [[], *spelled]
+
+
+def test_a_chain_s_mask_is_the_causal_one():
+    assert np.array_equal(tree_mask([-1, 0, 1, 2]), np.tri(4, dtype=bool))
+
+
+@given(parents=trees, n_before=st.integers(0, 5), n_kv_heads=st.sampled_from([1, 2, 4]))
+def test_tree_attention_is_attention_along_each_branch(parents, n_before, n_kv_heads):
+    rng, n = np.random.default_rng(0), len(parents)
+    q = rng.normal(size=(2, 4, n, 3))
+    k, v = rng.normal(size=(2, 2, n_kv_heads, n_before + n, 3))
+    got = tree_attention(q, k, v, tree_mask(parents))
+    for i in range(n):
+        seen = [*range(n_before), *(n_before + j for j in ancestors(parents, i))]
+        alone = attention(q[:, :, i : i + 1], k[:, :, seen], v[:, :, seen])
+        np.testing.assert_allclose(got[:, :, i : i + 1], alone, atol=1e-12)
+
+
+# Which guesses stay
+
+
+@given(parents=trees, seed=st.integers(0, 10**6))
+def test_the_greedy_walk_follows_the_target(parents, seed):
+    """Each token out is the target's choice behind those before, and the walk goes on to a leaf."""
+    rng = np.random.default_rng(seed)
+    tokens = [int(rng.choice(9, replace=False)) * 8 + place for place in places(parents)]
+    choices = rng.choice([*tokens, -1], len(tokens) + 1).tolist()
+    said = verify_tree_greedy(choices, parents, tokens)
+    spelled = branches(tokens, parents)
+    at = spelled.index(said[:-1])  # all but the last is a branch
+    assert [choices[spelled.index(said[:i])] for i in range(len(said))] == said
+    children = [token for token, parent in zip(tokens, parents, strict=True) if parent == at - 1]
+    assert said[-1] not in children
+
+
+@given(data=st.data(), n=st.integers(0, 5))
+def test_a_chain_is_a_tree(data, n):
+    """With one guess for each place it is `speculative.verify`."""
+    tokens = data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))
+    choices = data.draw(st.lists(st.integers(0, 2), min_size=n + 1, max_size=n + 1))
+    chain = list(range(-1, n - 1))
+    assert verify_tree_greedy(choices, chain, tokens) == verify_greedy(choices, tokens)
+    certain = np.eye(3)[choices]
+    rng = np.random.default_rng(0)
+    assert verify_tree(certain, None, chain, tokens, rng) == verify_greedy(choices, tokens)
+    assert verify(certain, None, tokens, rng) == verify_greedy(choices, tokens)
+
+
+class Chance:
+    """A uniform number that takes both sides of each comparison, in different worlds."""
+
+    def __init__(self, world):
+        self.world = world
+
+    def __lt__(self, limit):
+        return self.world.pick([float(limit), 1 - float(limit)]) == 0
+
+
+class World:
+    """One way that chance may go: a script of choices, and how probable it is."""
+
+    def __init__(self, script):
+        self.script, self.at, self.probability, self.open = script, 0, 1.0, []
+        self.n_tried = len(script) - 1  # choices before have their alternatives elsewhere
+
+    def pick(self, chances):
+        if self.at == len(self.script):
+            self.script.append(next(i for i, c in enumerate(chances) if c > 0))
+        choice = self.script[self.at]
+        later = [i for i, c in enumerate(chances) if c > 0 and i > choice]
+        if later and self.at >= self.n_tried:
+            self.open.append([*self.script[: self.at], later[0]])
+        self.at += 1
+        self.probability *= chances[choice]
+        return choice
+
+    def random(self):
+        return Chance(self)
+
+
+def every_world(run):
+    """Return {outcome: probability} of run(world), for all that chance may do."""
+    found, scripts = defaultdict(float), [[]]
+    while scripts:
+        world = World(scripts.pop())
+        outcome = run(world)
+        found[outcome] += world.probability
+        scripts += world.open
+    return found
+
+
+N_VOCAB = 3
+
+
+def tables(seed, zeros=0.2):
+    """Return (target, draft): a distribution of the next token behind each short text."""
+    rng = np.random.default_rng(seed)
+    texts = [t for n in range(4) for t in itertools.product(range(N_VOCAB), repeat=n)]
+    made = []
+    for _ in range(2):
+        rows = rng.dirichlet(np.full(N_VOCAB, 0.7), len(texts))
+        rows[rng.random(rows.shape) < zeros] = 0
+        rows[rows.sum(axis=1) == 0] = 1 / N_VOCAB
+        made.append(dict(zip(texts, rows / rows.sum(axis=1, keepdims=True), strict=True)))
+    return made
+
+
+def one_round(world, target, draft, parents, certain=False):
+    """Draw a tree's guesses and check them, by chance as the world has it."""
+    tokens, kept_parents, rows, place = [], [], [], {-1: -1}
+    for i, parent in enumerate(parents):
+        if parent not in place:
+            continue
+        before = tuple(branches(tokens, kept_parents)[place[parent] + 1])
+        siblings = [t for t, p in zip(tokens, kept_parents, strict=True) if p == place[parent]]
+        left = draft[before].copy()
+        left[siblings] = 0
+        if left.sum() <= 1e-12:
+            continue  # the draft knows no more
+        token = int(left.argmax()) if certain else world.pick((left / left.sum()).tolist())
+        place[i] = len(tokens)
+        tokens.append(token)
+        kept_parents.append(place[parent])
+        rows.append(draft[before])
+    target_rows = np.array([target[tuple(b)] for b in branches(tokens, kept_parents)])
+    given_rows = None if certain else np.array(rows).reshape(-1, N_VOCAB)
+    return tuple(verify_tree(target_rows, given_rows, kept_parents, tokens, world))
+
+
+def deviation(found, target):
+    """Return by how much the tokens that come out miss the target's distributions, at most."""
+    worst = 0.0
+    for n in range(max(map(len, found))):
+        texts = defaultdict(float)
+        for outcome, probability in found.items():
+            if len(outcome) > n:
+                texts[outcome[: n + 1]] += probability
+        before = defaultdict(float)
+        for text, probability in texts.items():
+            before[text[:-1]] += probability
+        for text, probability in before.items():
+            for token in range(N_VOCAB):
+                share = texts[(*text, token)] / probability
+                worst = max(worst, abs(share - target[text][token]))
+    return worst
+
+
+SHAPES = [[], [-1], [-1, -1], [-1, -1, -1], [-1, 0], [-1, -1, 0, 1], [-1, -1, 0, 0]]
+
+
+def use_worlds(monkeypatch):
+    monkeypatch.setattr(drafts, "draw", lambda rows, world: world.pick(rows.tolist()))
+
+
+@pytest.mark.parametrize("certain", [False, True], ids=["drawn", "certain"])
+@pytest.mark.parametrize("parents", SHAPES, ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_what_comes_out_follows_the_target_exactly(monkeypatch, seed, parents, certain):
+    """No sampling: all that chance may do is gone through, and the probabilities are added up."""
+    use_worlds(monkeypatch)
+    target, draft = tables(seed)
+    found = every_world(lambda world: one_round(world, target, draft, parents, certain))
+    assert sum(found.values()) == pytest.approx(1, abs=1e-12)
+    assert deviation(found, target) < 1e-9
+
+
+def with_replacement(wanted, draft, siblings, rng):
+    """Each sibling judged by the draft's first distribution."""
+    for token, node in siblings.items():
+        accept, residual = acceptance_rule(wanted, draft[node])
+        if rng.random() < accept[token]:
+            return token, node
+        wanted = residual
+    return int(drafts.draw(wanted, rng)), None
+
+
+def without_residual(wanted, draft, siblings, rng):
+    """Each sibling judged by the target itself."""
+    offered = None
+    for token, node in siblings.items():
+        offered = draft[node].copy() if offered is None else offered
+        accept, residual = acceptance_rule(wanted, offered)
+        if rng.random() < accept[token]:
+            return token, node
+        offered[token] = 0
+        offered /= offered.sum() or 1
+    return int(drafts.draw(residual if siblings else wanted, rng)), None
+
+
+def likeliest_first(wanted, draft, siblings, rng):
+    """Siblings tried by their probability, not in the order in which they were drawn."""
+    ordered = dict(sorted(siblings.items(), key=lambda pair: -wanted[pair[0]]))
+    return RIGHT(wanted, draft, ordered, rng)
+
+
+def own_row_of_the_last(wanted, draft, siblings, rng):
+    """A rejected guess is replaced by a draw from the target."""
+    token, node = RIGHT(wanted, draft, siblings, rng)
+    return (token, node) if node is not None else (int(drafts.draw(wanted, rng)), None)
+
+
+RIGHT = drafts._try_siblings
+
+
+@pytest.mark.parametrize(
+    "wrong", [with_replacement, without_residual, likeliest_first, own_row_of_the_last]
+)
+def test_other_rules_for_siblings_change_the_distribution(monkeypatch, wrong):
+    use_worlds(monkeypatch)
+    monkeypatch.setattr(drafts, "_try_siblings", wrong)
+    worst = 0.0
+    for seed in range(3):
+        target, draft = tables(seed, zeros=0)
+        found = every_world(lambda w, t=target, d=draft: one_round(w, t, d, [-1, -1]))
+        worst = max(worst, deviation(found, target))
+    assert worst > 0.02
+
+
+def test_a_walk_that_reads_the_wrong_row_would_show(monkeypatch):
+    use_worlds(monkeypatch)
+    target, draft = tables(1)
+    shifted = {text: target[text[1:]] for text in target}  # the row of the guess before
+    found = every_world(lambda world: one_round(world, shifted, draft, [-1, 0]))
+    assert deviation(found, target) > 0.02
+
+
+def test_drawn_texts_follow_the_target():
+    """The same with real chance: two tokens, 20,000 rounds."""
+    target, draft = tables(4)
+    rng, n, counts = np.random.default_rng(0), 20_000, Counter()
+
+    class Dice:
+        def pick(self, chances):
+            return int(rng.choice(len(chances), p=chances))
+
+        def random(self, *shape):
+            return rng.random(*shape)
+
+    for _ in range(n):
+        said = one_round(Dice(), target, draft, [-1, -1, 0, 0])
+        said = (*said, int(rng.choice(N_VOCAB, p=target[said])))[:2]
+        counts[said] += 1
+    cells = {
+        (a, b): n * target[()][a] * target[(a,)][b]
+        for a, b in itertools.product(range(N_VOCAB), repeat=2)
+    }
+    assert not counts.keys() - {text for text, expected in cells.items() if expected}
+    big = [text for text, expected in cells.items() if expected >= 10]
+    expected = np.array([cells[text] for text in big])
+    observed = np.array([counts[text] for text in big])
+    expected *= observed.sum() / expected.sum()
+    assert chisquare(observed, expected).pvalue > FALSE_FAILURE
+
+
+def test_more_siblings_keep_more():
+    """How often one of k guesses for a place is kept never falls with k."""
+    target, draft = tables(2, zeros=0)
+    shares = []
+    for k in range(1, 4):
+        with pytest.MonkeyPatch.context() as patch:
+            use_worlds(patch)
+            found = every_world(lambda w, k=k: one_round(w, target, draft, [-1] * k))
+        shares.append(sum(p for said, p in found.items() if len(said) > 1))
+    assert shares[0] == pytest.approx(acceptance_rate(target[()], draft[()]))
+    assert shares == sorted(shares) and shares[0] < shares[1]
+
+
+# Which tree
+
+
+def all_trees(n, n_ranks):
+    """Return every tree of n guesses with at most n_ranks children each."""
+    found = [[]]
+    for i in range(n):
+        found = [[*t, p] for t in found for p in range(-1, i) if t.count(p) < n_ranks]
+    return found
+
+
+def random_alpha(rng, n_levels, n_ranks):
+    return rng.dirichlet(np.ones(n_ranks + 1), n_levels)[:, :n_ranks]
+
+
+@pytest.mark.parametrize("n", range(6))
+@pytest.mark.parametrize("falling", [True, False])
+def test_no_tree_beats_the_best(n, falling):
+    rng = np.random.default_rng(n)
+    for _ in range(5):
+        alpha = random_alpha(rng, 3, 3)
+        alpha = -np.sort(-alpha, axis=1) if falling else alpha
+        fitting = [t for t in all_trees(n, 3) if max(map(len, branches(t, t)), default=0) <= 3]
+        most = max(expected_tree_tokens(alpha, t) for t in fitting)
+        tree = best_tree(alpha, n)
+        assert len(tree) == n
+        assert expected_tree_tokens(alpha, tree) == pytest.approx(most, abs=1e-12)
+
+
+def most_probable(alpha, n):
+    """Return the tokens a pass yields with the n most probable guesses, whatever hangs on what."""
+    total, heap = 1.0, [(-alpha[0, r], 0) for r in range(alpha.shape[1])]
+    heapq.heapify(heap)
+    for _ in range(n):
+        chance, depth = heapq.heappop(heap)
+        total -= chance
+        if depth + 1 < len(alpha):
+            for a in alpha[depth + 1]:
+                heapq.heappush(heap, (chance * a, depth + 1))
+    return total
+
+
+def test_where_alpha_falls_with_the_rank_the_most_probable_guesses_are_the_tree():
+    rng = np.random.default_rng(0)
+    for n in range(1, 12):
+        alpha = -np.sort(-random_alpha(rng, 4, 3), axis=1)
+        got = expected_tree_tokens(alpha, best_tree(alpha, n))
+        assert got == pytest.approx(most_probable(alpha, n), abs=1e-12)
+    # Else that promises what no tree has: the second sibling without the first.
+    alpha = np.array([[0.1, 0.6]])
+    assert (
+        most_probable(alpha, 1) == 1.6 and expected_tree_tokens(alpha, best_tree(alpha, 1)) == 1.1
+    )
+
+
+def test_one_guess_for_each_place_is_a_chain():
+    assert best_tree(np.full((6, 1), 0.7), 4) == [-1, 0, 1, 2]
+    got = expected_tree_tokens(np.full((6, 1), 0.7), [-1, 0, 1, 2])
+    assert got == pytest.approx(expected_tokens(0.7, 4))
+
+
+def test_a_tree_ends_where_nothing_is_left_to_guess():
+    assert best_tree(np.array([[0.5, 0.3]]), 9) == [-1, -1]
+    assert best_tree(np.full((3, 2), 0.4), 0) == []
+
+
+@given(parents=trees)
+def test_guesses_come_by_depth_and_have_their_place(parents):
+    alpha = random_alpha(np.random.default_rng(len(parents)), 4, 3)
+    tree = best_tree(alpha, len(parents))
+    depth = [len(branch) for branch in branches(tree, tree)[1:]]
+    assert depth == sorted(depth)
+    for i, place in enumerate(places(parents)):
+        assert place == sum(p == parents[i] for p in parents[:i])
+
+
+# The text itself as a draft
+
+
+def longest_repeat(text):
+    """Return (length, end) of the longest ending that stands earlier, at its first place."""
+    for n in range(len(text) - 1, 0, -1):
+        for start in range(len(text) - n):
+            if text[start : start + n] == text[-n:]:
+                return n, start + n
+    return 0, 0
+
+
+@given(text=st.lists(st.integers(0, 2), max_size=40), n=st.integers(0, 6))
+def test_the_automaton_finds_what_a_search_finds(text, n):
+    automaton = SuffixAutomaton()
+    for i, token in enumerate(text):
+        automaton.extend(token)
+        length, end = longest_repeat(text[: i + 1])
+        assert automaton.n_matched == length
+        assert automaton.propose(n) == (text[: i + 1][end : end + n] if length else [])
+    assert SuffixAutomaton(text).propose(n) == automaton.propose(n)
+
+
+def test_the_automaton_stays_small():
+    """At most 2n states: no copy of the text for each place."""
+    text = np.random.default_rng(0).integers(4, size=3000).tolist()
+    assert len(SuffixAutomaton(text)._next) <= 2 * len(text)
+
+
+def test_a_link_that_is_not_split_would_show(monkeypatch):
+    monkeypatch.setattr(
+        SuffixAutomaton, "_exactly", lambda self, state, token: self._next[state][token]
+    )
+    text = [0, 1, 1, 0, 1, 0, 1, 1, 1]
+    wrong = [SuffixAutomaton(text[:i]).n_matched for i in range(len(text) + 1)]
+    assert wrong != [longest_repeat(text[:i])[0] for i in range(len(text) + 1)]
+
+
+# When to stop guessing
+
+
+def test_a_single_sequence_guesses_as_far_as_is_best():
+    for alpha in (0.2, 0.5, 0.7, 0.9):
+        got = goodput_gamma(alpha, 1, lambda n, gamma: 1 + 0.12 * gamma, max_gamma=32)
+        assert got == best_gamma(alpha, 0.12)
+
+
+@given(alpha=st.floats(0, 1), ridge=st.integers(8, 500))
+def test_more_load_never_means_more_guesses(alpha, ridge):
+    """On a roofline: a pass takes as long as reading the weights, or as its arithmetic."""
+
+    def step_s(n, gamma):
+        return max(1, n * (gamma + 1) / ridge) + 0.05 * gamma
+
+    gammas = [goodput_gamma(alpha, n, step_s) for n in (1, 4, 16, 64, 256, 1024)]
+    assert gammas == sorted(gammas, reverse=True)
+    assert gammas[-1] == 0 or alpha == 1
+
+
+def test_free_guesses_are_all_made():
+    assert goodput_gamma(1, 64, lambda n, gamma: 1, max_gamma=5) == 5
+    assert goodput_gamma(0, 64, lambda n, gamma: 1) == 0
+
+
+# Rules that are not exact
+
+
+@given(target=distribution, draft=distribution)
+def test_the_exact_rule_produces_the_target(target, draft):
+    got = accepted_distribution(draft, *acceptance_rule(target, draft))
+    np.testing.assert_allclose(got, target, atol=1e-12)
+
+
+@given(target=distribution, draft=distribution, lenience=st.floats(0.1, 1))
+def test_lenience_produces_something_between(target, draft, lenience):
+    """Kept with min(1, p / (l q)): never further from the target than the draft is."""
+    accept, residual = acceptance_rule(target / lenience, draft)
+    residual = residual if residual.sum() else target
+    got = accepted_distribution(draft, accept, residual / residual.sum())
+    assert got.sum() == pytest.approx(1)
+    far = np.abs(draft - target).sum() / 2
+    assert np.abs(got - target).sum() / 2 <= far + 1e-9
+
+
+def test_typical_is_what_stands_out():
+    """The threshold by hand, on a distribution that is sure and one that is not."""
+    sure, flat = np.array([0.97, 0.01, 0.01, 0.01]), np.full(4, 0.25)
+    assert typical_acceptance(sure).tolist() == [True, False, False, False]
+    assert typical_acceptance(flat).all()  # 0.3 · exp(-log 4) = 0.075 < 0.09
+    many = np.full(8, 0.125)
+    assert (
+        typical_acceptance(many).all()
+        and not typical_acceptance(many, delta=1.5, epsilon=0.2).any()
+    )
+    both = typical_acceptance(np.array([[0.5, 0.5, 0.0], [0.92, 0.08, 0.0]]))
+    assert both.tolist() == [[True, True, False], [True, False, False]]
+
+
+def test_keeping_the_typical_does_not_follow_the_target():
+    target, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.3, 0.5])
+    kept = typical_acceptance(target).astype(float)
+    got = accepted_distribution(draft, kept, np.eye(3)[0])
+    assert np.abs(got - target).sum() / 2 > 0.3
+
+
+# What is refused
+
+P = np.array([[0.5, 0.5], [0.5, 0.5], [0.5, 0.5]])
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: tree_mask([0]), r"parents \[0\] must each be -1 or a guess before"),
+        (lambda: tree_mask([-2]), "parents"),
+        (lambda: branches([1, 2], [-1, 1]), "parents"),
+        (lambda: verify_tree_greedy([1], [-1], [1]), r"choices \(1\) must be one more than tokens"),
+        (
+            lambda: verify_tree_greedy([1, 2, 3], [-1, -1], [4, 4]),
+            r"tokens\[1\] is 4, as a sibling",
+        ),
+        (lambda: verify_tree_greedy([1, 2, 3], [-1], [4, 5]), r"parents \(1\) and tokens \(2\)"),
+        (lambda: verify_tree(P, None, [-1], [0], RNG), r"target \(3, 2\) must be \(n \+ 1, V\)"),
+        (lambda: verify_tree(P, P, [-1, 0], [0, 0], RNG), r"draft \(3, 2\) must be \(2, 2\)"),
+        (lambda: verify_tree(P, None, [-1, 0], [0, 2], RNG), r"tokens \[0, 2\] must be ids in 0"),
+        (lambda: verify_tree(2 * P, None, [-1, 0], [0, 1], RNG), "target must hold a distribution"),
+        (lambda: verify_tree(P, 2 * P[1:], [-1, 0], [0, 1], RNG), "draft must hold a distribution"),
+        (
+            lambda: verify_tree(P, np.array([[1.0, 0], [0.5, 0.5]]), [-1, -1], [0, 1], RNG),
+            r"draft must have one row for siblings, got unlike \[0, 1\]",
+        ),
+        (
+            lambda: verify_tree(P, np.eye(2)[[1, 1]], [-1, 0], [0, 1], RNG),
+            r"tokens\[0\] is 0, which draft has with probability 0",
+        ),
+        (lambda: expected_tree_tokens(np.ones((1, 2)), [-1]), "alpha must be"),
+        (lambda: expected_tree_tokens(np.array([[0.5]]), [-1, 0]), "rank 0 at depth 1"),
+        (lambda: expected_tree_tokens(np.array([[0.5]]), [-1, -1]), "rank 1 at depth 0"),
+        (lambda: best_tree(np.array([0.5]), 1), "alpha must be"),
+        (lambda: best_tree(np.array([[0.5]]), -1), "n_guesses"),
+        (lambda: tree_attention(*np.zeros((3, 1, 1, 2, 1)), tree_mask([-1])), r"mask \(1, 1\)"),
+        (lambda: SuffixAutomaton([1, 1]).propose(-1), "n must"),
+        (lambda: typical_acceptance(np.array([1.0, 1.0])), "target must hold"),
+        (lambda: accepted_distribution(P[0], 2 * P[0] + 1, P[0]), "accept must hold probabilities"),
+        (lambda: goodput_gamma(0.5, 1, lambda n, gamma: 0), r"step_s must be above 0, got 0"),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
