@@ -37,6 +37,16 @@ def branch_by_branch(model, tokens, parents):
     return np.array([np.asarray(model.features([text]))[0, -1] for text in texts])
 
 
+@given(parents=trees, n_unread=st.integers(0, 4))
+def test_text_before_a_tree_may_come_in_the_same_pass(model, parents, n_unread):
+    tokens, cache = [(7 * i + 3) % 30 for i in range(len(parents))], model.new_cache(1, 20)
+    n_read = len(PROMPT) - n_unread
+    model([PROMPT[:n_read]], cache)
+    got = model.features([PROMPT[n_read:] + tokens], cache, parents)[0]
+    np.testing.assert_allclose(got[:n_unread], model.features([PROMPT])[0, n_read:], atol=1e-4)
+    np.testing.assert_allclose(got[n_unread:], branch_by_branch(model, tokens, parents), atol=1e-4)
+
+
 @given(parents=trees, n_stored=st.integers(0, 6), data=st.data())
 def test_a_tree_is_its_branches(model, parents, n_stored, data):
     """In one pass, or in two, the second of which finds the first part in the cache."""

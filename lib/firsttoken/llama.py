@@ -109,11 +109,11 @@ class Llama:
     ) -> Array:
         """Return what the model thinks at each of the tokens [B, T]: [B, T, D], for `logits`.
 
-        With `parents` the last tokens are a tree, as many as there are parents; those before
-        the new ones lie in the cache already. Token i of the tree follows its token parents[i], or,
-        where that is -1, the text before the tree. It sees that text, itself and what it hangs on,
-        and has the position that it would have in the text which its branch spells.
-        `generate.keep_path` leaves one branch in the cache.
+        With `parents` the last tokens are a tree, as many as there are parents. New tokens before
+        it are text, and what comes before the new tokens lies in the cache already. Token i of the
+        tree follows its token parents[i], or, where that is -1, the text. It sees the text, itself
+        and what it hangs on, and has the position that it would have in the text which its branch
+        spells. `generate.keep_path` leaves one branch in the cache.
         """
         tokens = np.asarray(tokens)
         check_tokens(self.arch, tokens)
@@ -126,6 +126,8 @@ class Llama:
         n_new = x.shape[1]
         positions, mask = self._positions(n_new, cache), None
         if parents is not None:
+            n_text = max(0, n_new - len(parents))  # new tokens before the tree: a chain
+            parents = [*range(-1, n_text - 1), *(n_text + parent for parent in parents)]
             mask = tree_mask(parents)[-n_new:]  # [T, M]
             n_before = positions[-1] + 1 - len(parents)
             positions = n_before + mask.sum(axis=1, dtype=np.float32) - 1
