@@ -1,0 +1,204 @@
+"""Drafts that see features: the text is the target's own, whatever they guess."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from firsttoken.architectures import Architecture
+from firsttoken.checkpoint import weight_shapes
+from firsttoken.constrained import Constraint, Regex
+from firsttoken.continuation import Continuation
+from firsttoken.draft_heads import (
+    EagleDraft,
+    FeatureDraft,
+    MedusaDraft,
+    SuffixDraft,
+    by_level,
+    grow_tree,
+)
+from firsttoken.drafts import branches
+from firsttoken.generate import generate, prompt_lookup, speculative_generate
+from firsttoken.llama import Llama, load_model
+from firsttoken.sampling import SamplingParams, next_token_distribution
+from firsttoken.tokenizer import tokenizer
+
+ARCH = Architecture("tiny", 2, 16, 4, 2, 4, 32, 30, tied_embeddings=True, max_context=64)
+FALSE_FAILURE = 1e-6
+TREE = [-1, -1, 0, 0, 1, 2]
+
+
+@pytest.fixture(scope="module")
+def target():
+    rng = np.random.default_rng(0)
+    return Llama(
+        ARCH,
+        {
+            name: (rng.normal(size=s) * 0.4 + ("norm" in name)).astype(np.float32)
+            for name, s in weight_shapes(ARCH).items()
+        },
+    )
+
+
+def medusa(target, tree=None):
+    rng = np.random.default_rng(1)
+    return MedusaDraft(target, 0.3 * rng.normal(size=(3, 16, 16)), tree)
+
+
+class Oracle(FeatureDraft):
+    """Knows what the target will say, and says it, so that everything is kept."""
+
+    def _look(self, request, features):
+        def look(tokens, parents, n_last):
+            texts = [request.ids + branch for branch in branches(tokens, parents)[-n_last:]]
+            return np.array([self._target([text])[0, -1] for text in texts])
+
+        return look
+
+
+@pytest.mark.parametrize("tree", [None, TREE], ids=["chain", "tree"])
+@pytest.mark.parametrize("kind", [medusa, Oracle])
+@pytest.mark.parametrize("n", [0, 1, 3, 6])
+def test_at_temperature_0_the_text_is_the_target_s(target, kind, tree, n):
+    params = SamplingParams(temperature=0, max_tokens=25)
+    plain = generate(target, [1, 2, 3], params).ids
+    assert speculative_generate(target, kind(target, tree=tree), [1, 2, 3], params, n).ids == plain
+
+
+def test_who_knows_all_loses_nothing(target):
+    """A chain of three, and a tree whose longest branch has three."""
+    params = SamplingParams(temperature=0, max_tokens=21)
+    for tree in (None, TREE):
+        got = speculative_generate(target, Oracle(target, tree), [1, 2, 3], params, gamma=6)
+        depth = 6 if tree is None else 3
+        full = [r.accepted for r in got.rounds if r.drafted == 6][:-1]
+        assert full and set(full) == {depth}
+        assert got.rounds[0] == (0, 0)  # the prompt has to be read first
+
+
+@pytest.mark.parametrize("tree", [None, [-1, -1, 0]], ids=["chain", "tree"])
+@pytest.mark.parametrize("kind", [medusa, Oracle])
+@pytest.mark.parametrize(
+    "params",
+    [SamplingParams(top_k=3), SamplingParams(temperature=0.5, top_p=0.9, frequency_penalty=1.0)],
+)
+def test_drawn_texts_follow_the_target(target, kind, tree, params):
+    """Three tokens, 500 times; every filter and penalty applied to target and guesses alike."""
+    expected, n = {(): 1.0}, 500
+    for _ in range(3):
+        expected = {
+            (*ids, int(x)): chance * p[x]
+            for ids, chance in expected.items()
+            for p in [next_token_distribution(target([[1, 2, *ids]])[0, -1], params, [1, 2], ids)]
+            for x in np.flatnonzero(p)
+        }
+    draft, counts = kind(target, tree=tree), Counter()
+    for seed in range(n):
+        settings = replace(params, seed=seed, max_tokens=3)
+        counts[tuple(speculative_generate(target, draft, [1, 2], settings, 3).ids)] += 1
+    assert not counts.keys() - expected.keys()
+    cells = sorted((n * p, counts[ids]) for ids, p in expected.items())
+    rare = next(i for i in range(len(cells)) if sum(e for e, _ in cells[: i + 1]) >= 10) + 1
+    cells = [tuple(map(sum, zip(*cells[:rare], strict=True))), *cells[rare:]]
+    merged, total = [], [0.0, 0]
+    for e, o in cells:
+        total = [total[0] + e, total[1] + o]
+        if total[0] >= 10:
+            merged.append(total)
+            total = [0.0, 0]
+    e, o = np.array(merged).T
+    assert chisquare(o, e * o.sum() / e.sum()).pvalue > FALSE_FAILURE
+
+
+def test_a_draft_starts_anew_with_each_request(target):
+    params, draft = SamplingParams(max_tokens=20, seed=3), medusa(target)
+    once, other, again = (
+        speculative_generate(target, draft, prompt, params)
+        for prompt in ([1, 2, 3], [9, 8], [1, 2, 3])
+    )
+    assert once.ids == again.ids != other.ids and once.rounds == again.rounds
+
+
+def test_guesses_end_with_the_text(target):
+    """Nothing is guessed behind an end of text, and nothing that a constraint forbids."""
+    request = Continuation(
+        type("M", (), {"arch": ARCH, "eos_ids": (7,)}), [1], SamplingParams(temperature=0)
+    )
+    ends, goes = np.zeros(30), np.zeros(30)
+    ends[[7, 8]] = 2, 1
+    goes[9] = 1
+    got = grow_tree(request, [-1, -1, 0, 1], by_level(np.array([ends, goes])))
+    assert (got.tokens, got.parents) == ([7, 8, 9], [-1, -1, 1])
+    tok = tokenizer()
+    shipped, params = load_model("target"), SamplingParams(temperature=0, max_tokens=12)
+    vocabulary = [tok.token_bytes(i) for i in range(tok.vocab_size)]
+    digits = Constraint(Regex("[0-9]{1,8}"), vocabulary, [tok.eos_id])
+    draft = MedusaDraft(shipped, np.zeros((2, 192, 192)), tree=[-1, -1, 0])
+    prompt = tok.encode("x = ")
+    plain = generate(shipped, prompt, params, constraint=digits)
+    got = speculative_generate(shipped, draft, prompt, params, constraint=digits)
+    assert got.ids == plain.ids and got.finish_reason == plain.finish_reason
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_siblings_are_unlike_and_in_order(target, temperature):
+    request = Continuation(target, [1], SamplingParams(temperature, top_k=4, seed=0))
+    logits = np.log(np.arange(1.0, 31))[None]
+    got = grow_tree(request, [-1] * 6, by_level(logits))
+    if temperature == 0:
+        assert got.tokens == [29, 28, 27, 26, 25, 24] and got.distributions is None
+    else:  # top-k leaves four, and a draft cannot draw more
+        assert sorted(got.tokens) == [26, 27, 28, 29] and got.parents == [-1] * 4
+        np.testing.assert_array_equal(got.distributions, got.distributions[[0] * 4])
+
+
+def test_siblings_are_drawn_without_replacement(target):
+    """The first as the draft says; the second from what is left: 20,000 pairs."""
+    q = np.array([0.5, 0.3, 0.2])
+    logits, n, pairs = np.full((1, 30), -np.inf), 20_000, Counter()
+    logits[0, :3] = np.log(q)
+    request = Continuation(target, [1], SamplingParams(seed=0))
+    for _ in range(n):
+        pairs[tuple(grow_tree(request, [-1, -1], by_level(logits)).tokens)] += 1
+    expected = {(a, b): n * q[a] * q[b] / (1 - q[a]) for a in range(3) for b in range(3) if a != b}
+    assert pairs.keys() == expected.keys()
+    observed = [pairs[pair] for pair in expected]
+    assert chisquare(observed, list(expected.values())).pvalue > FALSE_FAILURE
+
+
+def test_the_suffix_draft_finds_what_a_look_up_finds():
+    """With n-grams as long as the text, and the first place instead of the last."""
+    target, tok = load_model("target"), tokenizer()
+    prompt = tok.encode("for i in range(10):\n    print(i)\nfor i in range(10):\n")
+    params = SamplingParams(temperature=0, max_tokens=30)
+    plain = generate(target, prompt, params).ids
+    got = speculative_generate(target, SuffixDraft(), prompt, params)
+    again = speculative_generate(target, lambda ids, n: prompt_lookup(ids, 99, n), prompt, params)
+    assert got.ids == again.ids == plain and got.accepted > 5
+    never = speculative_generate(target, SuffixDraft(min_match=99), prompt, params)
+    assert never.ids == plain and never.drafted == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda t: MedusaDraft(t, np.zeros((2, 8, 8))), r"heads \(2, 8, 8\) must be \(n, D, D\)"),
+        (lambda t: EagleDraft(t, "nowhere"), "config.json"),
+    ],
+)
+def test_networks_that_do_not_fit(target, make, message):
+    with pytest.raises(ValueError, match=message):
+        make(target)
+
+
+def test_a_target_without_features_says_so(target):
+    class Bare:
+        arch, eos_ids, new_cache = ARCH, (), target.new_cache
+
+        def __call__(self, tokens, cache=None):
+            return target(tokens, cache)
+
+    with pytest.raises(ValueError, match="target must have features and logits, as Llama has"):
+        speculative_generate(Bare(), medusa(target), [1], SamplingParams(max_tokens=3))
