@@ -19,7 +19,7 @@ from firsttoken.drafts import (
     branches,
     expected_tree_tokens,
     goodput_gamma,
-    places,
+    sibling_ranks,
     tree_attention,
     tree_mask,
     typical_acceptance,
@@ -88,7 +88,7 @@ def test_tree_attention_is_attention_along_each_branch(parents, n_before, n_kv_h
 def test_the_greedy_walk_follows_the_target(parents, seed):
     """Each token out is the target's choice behind those before, and the walk goes on to a leaf."""
     rng = np.random.default_rng(seed)
-    tokens = [int(rng.choice(9, replace=False)) * 8 + place for place in places(parents)]
+    tokens = [int(rng.choice(9, replace=False)) * 8 + place for place in sibling_ranks(parents)]
     choices = rng.choice([*tokens, -1], len(tokens) + 1).tolist()
     said = verify_tree_greedy(choices, parents, tokens)
     spelled = branches(tokens, parents)
@@ -402,7 +402,7 @@ def test_guesses_come_by_depth_and_have_their_place(parents):
     tree = best_tree(alpha, len(parents))
     depth = [len(branch) for branch in branches(tree, tree)[1:]]
     assert depth == sorted(depth)
-    for i, place in enumerate(places(parents)):
+    for i, place in enumerate(sibling_ranks(parents)):
         assert place == sum(p == parents[i] for p in parents[:i])
 
 

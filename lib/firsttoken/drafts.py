@@ -177,7 +177,7 @@ def expected_tree_tokens(
     """
     alpha = _check_ranks(alpha)
     _check_parents(parents)
-    ranks = places(parents) if ranks is None else ranks
+    ranks = sibling_ranks(parents) if ranks is None else ranks
     chance, depth, total = [1.0], [-1], 1.0
     for parent, rank in zip(parents, ranks, strict=True):
         depth.append(depth[parent + 1] + 1)
@@ -191,10 +191,10 @@ def expected_tree_tokens(
     return float(total)
 
 
-def places(parents: Sequence[int]) -> list[int]:
+def sibling_ranks(parents: Sequence[int]) -> list[int]:
     """Return each guess's place among its siblings, from 0.
 
-    >>> places([-1, -1, 0, 0, 1])
+    >>> sibling_ranks([-1, -1, 0, 0, 1])
     [0, 1, 0, 1, 0]
     """
     return [list(parents[:i]).count(parent) for i, parent in enumerate(parents)]

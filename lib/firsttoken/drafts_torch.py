@@ -64,7 +64,7 @@ class Eagle(nn.Module):
                 return attend_own(q, stored)
 
             x = self.fc(torch.cat([features, embedded], dim=-1))
-            said.append(run(self.layer, x, mix))
+            said.append(through_layer(self.layer, x, mix))
             # The feature of token t + 1, said at t, is what position t + 1 reads next.
             features = torch.cat([features[:, :1], said[-1][:, :-1]], dim=1)
         return torch.stack(said)
@@ -85,7 +85,7 @@ class MultiTokenHeads(nn.Module):
         def mix(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 
-        return torch.stack([run(head, features, mix) for head in self.heads])
+        return torch.stack([through_layer(head, features, mix) for head in self.heads])
 
 
 def last_layer(target: Llama) -> Llama:
@@ -102,7 +102,7 @@ def last_layer(target: Llama) -> Llama:
     return layer
 
 
-def run(layer: nn.Module, x: Tensor, mix: Mix) -> Tensor:
+def through_layer(layer: nn.Module, x: Tensor, mix: Mix) -> Tensor:
     """Return what a model of one layer, and its last norm, make of vectors (B, T, D)."""
     assert isinstance(layer, Llama)
     positions = torch.arange(x.shape[1], dtype=torch.float32)
