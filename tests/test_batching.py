@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
+from itertools import count, pairwise
 from random import Random
 from types import ModuleType, SimpleNamespace
 
@@ -21,6 +21,7 @@ from firsttoken.batching import (
     POLICIES,
     PREEMPTIONS,
     Request,
+    Speculation,
     StepRecord,
     bursty_trace,
     load_trace,
@@ -38,7 +39,8 @@ from firsttoken.metrics import (
     wait_md1,
     wait_mm1,
 )
-from firsttoken.paging import BlockPool
+from firsttoken.paging import BlockPool, OutOfBlocks
+from firsttoken.speculative import expected_tokens
 
 
 def reference(
@@ -54,6 +56,7 @@ def reference(
     max_wait_s=0.0,
     aging_s=math.inf,
     fair=False,
+    speculation=None,
 ):
     """Batching token by token, as the definitions say; return token times and what ran when.
 
@@ -61,8 +64,10 @@ def reference(
     first is found anew each time, from how long each has waited by then.
     """
     everyone = [
-        SimpleNamespace(r=r, i=i, times=[], cached=0, host=0) for i, r in enumerate(requests)
+        SimpleNamespace(r=r, i=i, times=[], cached=0, host=0, guesses=0)
+        for i, r in enumerate(requests)
     ]
+    rng = None if speculation is None else np.random.default_rng(speculation.seed)
     coming = sorted(everyone, key=lambda q: q.r.arrival_s)
     waiting, prefilling, decoding, steps = [], [], [], []
     computed, turn = dict.fromkeys((q.r.client for q in everyone), 0), None
@@ -105,7 +110,25 @@ def reference(
 
     def blocks_taken(*more):
         # A prompt has place for all of it, a decoding sequence for all that it attends to.
-        return sum(math.ceil(text(q) / block_size) for q in [*prefilling, *decoding, *more])
+        held = [text(q) + q.guesses for q in [*prefilling, *decoding, *more]]
+        return sum(math.ceil(n / block_size) for n in held)
+
+    def guess():
+        """Give all who decode as many guesses as they are told to make, or as there is room for."""
+        wanted = speculation.gamma
+        for gamma in range(wanted(len(decoding)) if callable(wanted) else wanted, -1, -1):
+            for q in decoding:
+                q.guesses = gamma
+            n_tokens = len(decoding) * (1 + gamma)
+            if n_tokens <= (token_budget or math.inf) and blocks_taken() <= (n_blocks or math.inf):
+                return gamma
+
+    def n_right(n_guesses):
+        """Throw the coin for each guess; those before the first that is wrong count."""
+        alpha = speculation.alpha
+        alphas = [alpha] * n_guesses if isinstance(alpha, float) else alpha
+        said = [rng.random() < alphas[place] for place in range(n_guesses)]
+        return [*said, False].index(False)
 
     while coming or waiting or prefilling or decoding:
         receive()
@@ -128,7 +151,9 @@ def reference(
                 moved += q.cached
             q.cached = 0
             stand_in_line(q)
-        left = (token_budget or math.inf) - len(decoding)
+        gamma = guess() if speculation and decoding else 0
+        guessing = list(decoding) if gamma else []
+        left = (token_budget or math.inf) - sum(1 + q.guesses for q in decoding)
         prefills = []
         for q in prefilling:
             new = min(text(q) - q.cached, left)
@@ -155,14 +180,24 @@ def reference(
                 prefilling.append(q)
                 prefills.append((q, new))
         prefills = [(q, new) for q, new in prefills if new]
-        seconds = cost([(new, q.cached) for q, new in prefills], [text(q) for q in decoding])
+        checks = [(1 + gamma, text(q) - 1) for q in guessing]
+        plain = [text(q) for q in decoding if q not in guessing]
+        seconds = cost([(new, q.cached) for q, new in prefills] + checks, plain)
+        if guessing:
+            seconds += speculation.draft_s(len(guessing), gamma)
         now += seconds + moved * swap_token_s
         done = tuple((q.i, new, q.cached) for q, new in prefills), tuple(q.i for q in decoding)
-        steps.append(StepRecord(start, now, *done, tuple(preempted)))
+        kept = []
         for q in decoding:
-            q.cached = text(q)
-            q.times.append(now)
-            computed[q.r.client] += 1
+            right = n_right(gamma) if q in guessing else 0
+            right = min(right, q.r.n_output - len(q.times) - 1)
+            if q in guessing:
+                kept.append(right)
+            q.cached = text(q) + right
+            q.times += [now] * (1 + right)
+            computed[q.r.client] += 1 + q.guesses
+            q.guesses = 0
+        steps.append(StepRecord(start, now, *done, tuple(preempted), gamma, tuple(kept)))
         for q, new in prefills:
             q.cached += new
             if q.cached == text(q):
@@ -237,6 +272,30 @@ def workloads(draw, policies=POLICIES, min_size=0):
     return requests, options
 
 
+def fewer_with_load(n_decoding):
+    return max(0, 4 - n_decoding)
+
+
+def draft_s(n_sequences, gamma):
+    return 0.125 * gamma + 0.0625 * n_sequences
+
+
+speculations = st.builds(
+    Speculation,
+    st.sampled_from([0.0, 0.5, 0.8, 1.0, (0.9, 0.2, 0.7, 0.5)]),
+    st.one_of(st.integers(1, 4), st.just(fewer_with_load)),
+    st.just(draft_s),
+    st.integers(0, 3),
+)
+
+
+@st.composite
+def guessing_workloads(draw, **arguments):
+    """Draw what `workloads` does, and a speculation."""
+    requests, options = draw(workloads(**arguments))
+    return requests, options | {"speculation": draw(speculations)}
+
+
 def run(requests, cost, pool=None, **options):
     """Return the traces and the record of every step; a pool given as numbers is made anew."""
     steps = []
@@ -248,8 +307,8 @@ def run(requests, cost, pool=None, **options):
 # Against the reference
 
 
-@settings(max_examples=400)
-@given(workloads())
+@settings(max_examples=600)
+@given(st.one_of(workloads(), guessing_workloads()))
 def test_equal_to_the_slow_reference(workload):
     """The same sums in the same order: equal to the last bit."""
     requests, options = workload
@@ -301,10 +360,46 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+GUESSING_MUTANTS = {
+    "guesses behind a miss count": ("right.cumprod(axis=1).sum(axis=1)", "right.sum(axis=1)"),
+    "one miss voids the whole round": (
+        "right.cumprod(axis=1).sum(axis=1)",
+        "(right.all(axis=1) * gamma)",
+    ),
+    "the answer goes on behind its end": (
+        "[min(pair) for pair in zip(kept, wanted, strict=True)]",
+        "kept",
+    ),
+    "guesses are outside the budget": (
+        "self.budget - len(self.decoding) - n_guesses",
+        "self.budget - len(self.decoding)",
+    ),
+    "guesses may exceed the budget": ("self.budget / n - 1", "math.inf"),
+    "guesses have no places": ("for _ in range(gamma):", "for _ in ():"),
+    "what was wrong keeps its places": (
+        "self.pool.truncate(i, self.attended[at] - 1)",
+        "pass",
+    ),
+    "a check is a decode": ("[(gamma + 1, n - 1) for", "[(1, n - 1) for"),
+    "a check finds its own token cached": ("[(gamma + 1, n - 1) for", "[(gamma + 1, n) for"),
+    "what is kept is not attended to": (
+        "self.attended[at] += n_kept",
+        "self.attended[at] += 0",
+    ),
+    "drafting is free": ("seconds += draft_s", "seconds += 0"),
+    "a guess that is wrong costs clients nothing": (
+        "self.line.charge(i, gamma)",
+        "self.line.charge(i, n_kept)",
+    ),
+    "kept guesses do not bring the end nearer": ("self.last_step[i] -= n_kept", "pass"),
+}
+
+
+@pytest.mark.parametrize("name", [*MUTANTS, *GUESSING_MUTANTS])
 def test_a_wrong_simulator_would_show(name):
     """Some workload tells each of these from the reference."""
-    right, wrong = MUTANTS[name]
+    right, wrong = (MUTANTS | GUESSING_MUTANTS)[name]
+    drawn = workloads() if name in MUTANTS else guessing_workloads()
     source = inspect.getsource(batching)
     assert source.count(right) == 1
     mutant = ModuleType(batching.__name__)
@@ -317,14 +412,24 @@ def test_a_wrong_simulator_would_show(name):
         times, _ = reference(
             requests, cost=step_cost, n_blocks=n_blocks, block_size=block_size, **options
         )
+        n_steps = count()
+
+        def cost(prefills, decodes):
+            if next(n_steps) > 1000:
+                raise RuntimeError("it never ends")
+            return step_cost(prefills, decodes)
+
+        if "speculation" in options:
+            options["speculation"] = mutant.Speculation(**vars(options["speculation"]))
         try:
-            traces = mutant.simulate(requests, cost=step_cost, pool=pool, **options)
-        except KeyError:  # of the pool: it was asked for what it does not hold
+            traces = mutant.simulate(requests, cost=cost, pool=pool, **options)
+        # The pool was asked for what it does not hold, or a request left in a step that is over.
+        except (KeyError, OutOfBlocks, RuntimeError, ValueError):
             return True
         return [list(t.token_times_s) for t in traces] != times
 
     no_shrinking = settings(max_examples=5000, phases=[Phase.generate], database=None)
-    find(workloads(), differs, settings=no_shrinking, random=Random(0))
+    find(drawn, differs, settings=no_shrinking, random=Random(0))
 
 
 def test_one_run_by_hand():
@@ -343,12 +448,16 @@ def test_one_run_by_hand():
 
 # Invariants
 
+# A pool where none was drawn. With swapping, no budget that was drawn is too small.
+NEVER_FULL = {"pool": (999, 1), "preemption": "swap"}
+
 
 @given(workloads())
 def test_every_token_once_and_no_step_too_large(workload):
     requests, options = workload
     cost, held = Recorder(), []
-    pool = options["pool"] = BlockPool(*options.get("pool", (999, 1)))
+    options = NEVER_FULL | options
+    pool = options["pool"] = BlockPool(*options["pool"])
 
     def on_step(record):
         steps.append(record)
@@ -856,6 +965,191 @@ def test_who_comes_back_has_saved_nothing_up():
     requests += [Request(50.0, 1, 1, client="back") for _ in range(20)]
     traces = simulate(requests, "continuous", Recorder(), max_batch=1, fair=True)
     assert traces[-1].ttft == pytest.approx(40, abs=2)
+
+
+# Guesses
+
+
+def no_time(n_sequences, gamma):
+    return 0.0
+
+
+@given(workloads(), st.sampled_from([0, fewer_with_load]))
+def test_who_guesses_nothing_decodes_as_before(workload, gamma):
+    """No guesses, or none where there are so many: the same to the last bit, whatever alpha."""
+    requests, options = workload
+    plain = run(requests, step_cost, **options)
+    nothing = Speculation(0.8, lambda n: 0 if gamma == 0 else max(0, gamma(n) - 4), draft_s)
+    assert run(requests, step_cost, speculation=nothing, **options) == plain
+    assert run(requests, step_cost, speculation=replace(nothing, gamma=0), **options) == plain
+
+
+@given(guessing_workloads())
+def test_every_token_once_whoever_guesses(workload):
+    """All tokens, in the order of time; no step over the budget; what the pool held is given back.
+
+    While a step lasts, the pool holds all that the step reads, guesses among it.
+    """
+    requests, options = workload
+    cost, held, steps = Recorder(), [], []
+    options = NEVER_FULL | options
+    pool = options["pool"] = BlockPool(*options["pool"])
+
+    def on_step(record):
+        steps.append(record)
+        held.append(pool.usage().used)
+
+    traces = simulate(requests, cost=cost, on_step=on_step, **options)
+    assert [t.n_output for t in traces] == [r.n_output for r in requests]
+    assert all((t.itl >= 0).all() and t.ttft > 0 for t in traces)
+    got = Counter()
+    for (prefills, decodes), record, used in zip(cost.steps, steps, held, strict=True):
+        n_guessing = len(record.kept)
+        assert len(prefills) == len(record.prefills) + n_guessing
+        assert len(decodes) == len(record.decodes) - n_guessing
+        assert (record.gamma > 0) == (n_guessing > 0)
+        assert all(0 <= n <= record.gamma for n in record.kept)
+        n_tokens = sum(new for new, _ in prefills) + len(decodes)
+        assert n_tokens <= (options.get("token_budget") or math.inf)
+        read = sum(decodes) + sum(new + before for new, before in prefills)
+        assert read <= used * pool.block_size <= pool.n_blocks * pool.block_size
+        got.update(record.decodes)
+        got.update(dict(zip(record.decodes, record.kept, strict=False)))
+    # A prompt that is read to its end gives a token, too: the first, or the next after preemption.
+    n_joined = sum(r.n_output for r in requests) - got.total()
+    n_preempted = sum(len(record.preempted) for record in steps)
+    assert len(requests) <= n_joined <= len(requests) + n_preempted
+    assert pool.n_free == pool.n_blocks
+
+
+@given(requests_drawn, batch, st.integers(0, 5))
+def test_who_is_always_right_gets_all_guesses_and_one_more(requests, max_batch, gamma):
+    """With alpha 1 an answer of n tokens takes its prompt's step and (n - 1) / (gamma + 1) more;
+    with alpha 0 as many as without guesses."""
+    for alpha, per_step in ((1.0, gamma + 1), (0.0, 1)):
+        _, steps = run(
+            requests,
+            Recorder(),
+            policy="continuous",
+            max_batch=max_batch,
+            speculation=Speculation(alpha, gamma, no_time),
+        )
+        n_steps = Counter(i for record in steps for i in record.decodes)
+        expected = [math.ceil((r.n_output - 1) / per_step) for r in requests]
+        assert [n_steps[i] for i in range(len(requests))] == expected
+
+
+def mean_kept(alpha, gamma, simulation=simulate, n=64, n_rounds=1000):
+    """Return (mean, standard deviation of one) of what a step keeps, far from the answers' ends."""
+    steps = []
+    simulation(
+        [Request(0.0, 1, n_rounds * (gamma + 1) + 2) for _ in range(n)],
+        "static",
+        lambda prefills, decodes: 1.0,
+        max_batch=n,
+        speculation=Speculation(alpha, gamma, no_time, seed=3),
+        on_step=steps.append,
+    )
+    kept = np.array([record.kept for record in steps[1 : n_rounds + 1]])
+    assert kept.shape == (n_rounds, n)
+    return kept.mean(), kept.std() / math.sqrt(kept.size)
+
+
+@pytest.mark.parametrize(("alpha", "gamma"), [(0.3, 1), (0.7, 4), (0.9, 8)])
+def test_a_step_gives_the_tokens_that_the_formula_expects(alpha, gamma):
+    """64,000 independent rounds. Hoeffding: the mean of numbers within 0 … gamma lies further than
+    gamma · √(ln(2 / 1e-6) / 2n) from its expectation with a probability below 1e-6.
+
+    Counting the guesses behind a miss gives alpha · gamma of them, which lies outside.
+    """
+    mean, _ = mean_kept(alpha, gamma)
+    allowed = gamma * math.sqrt(math.log(2 / 1e-6) / (2 * 64_000))
+    assert abs(1 + mean - expected_tokens(alpha, gamma)) < allowed
+    if gamma > 1:
+        assert abs(alpha * gamma - (expected_tokens(alpha, gamma) - 1)) > 5 * allowed
+
+
+def test_alphas_by_place():
+    """Right, right, never: two of four guesses are kept, in every step."""
+    mean, spread = mean_kept((1.0, 1.0, 0.0, 1.0), 4, n=4, n_rounds=50)
+    assert (mean, spread) == (2.0, 0.0)
+
+
+def test_guesses_by_hand():
+    """Two answers and two guesses each, always right; drafting takes a quarter of a second."""
+    requests = [Request(0.0, 10, 5), Request(0.0, 4, 9)]
+    cost = Recorder()
+    guesses = Speculation(1.0, 2, lambda n, gamma: 0.25)
+    traces, steps = run(requests, cost, policy="continuous", max_batch=2, speculation=guesses)
+    assert cost.steps == [
+        ([(10, 0), (4, 0)], []),
+        ([(3, 10), (3, 4)], []),  # the token of the prompt's step and two guesses, for each
+        ([(3, 13), (3, 7)], []),  # the first wants one token more only, which no scheduler knows
+        ([(3, 10)], []),
+    ]
+    assert [record.kept for record in steps] == [(), (2, 2), (0, 2), (1,)]
+    times = [t.token_times_s for t in traces]
+    assert times == [(1, *[2.25] * 3, 3.5), (1, *[2.25] * 3, *[3.5] * 3, *[4.75] * 2)]
+
+
+def test_a_guess_takes_nobodys_place():
+    """The pool that holds a request alone has room for as many guesses as it has tokens to come,
+    and the budget that holds two tokens has room for none of two who decode."""
+    guesses = Speculation(0.0, 3, no_time)
+    _, steps = run(
+        *([Request(0.0, 2, 6)], Recorder()),
+        **{"policy": "continuous", "max_batch": 1, "pool": (7, 1), "speculation": guesses},
+    )
+    assert [record.gamma for record in steps] == [0, 3, 3, 2, 1, 0]
+    two = [Request(0.0, 1, 3), Request(0.0, 1, 2)]
+    _, steps = run(
+        *(two, Recorder()),
+        **{"policy": "continuous", "max_batch": 2, "token_budget": 3, "speculation": guesses},
+    )
+    assert [record.gamma for record in steps] == [0, 0, 2]
+
+
+def test_a_controller_sees_how_many_decode():
+    seen = []
+
+    def gamma(n_decoding):
+        seen.append(n_decoding)
+        return np.int64(1)
+
+    requests = [Request(0.0, 1, n) for n in (2, 3, 4)]
+    guesses = Speculation(0.0, gamma, no_time)
+    simulate(requests, "continuous", Recorder(), max_batch=3, speculation=guesses)
+    assert seen == [3, 2, 1]
+
+
+def test_guesses_are_drawn_from_their_seed():
+    requests = [Request(0.0, 1, 200)]
+
+    def times(seed):
+        guesses = Speculation(0.5, 3, no_time, seed)
+        return simulate(requests, "static", Recorder(), max_batch=1, speculation=guesses)
+
+    assert times(0) == times(0) != times(1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"alpha": 1.5}, "alpha must lie in 0 … 1, one number or one for each guess, got 1.5"),
+        ({"alpha": math.nan}, "alpha must lie in 0 … 1"),
+        ({"alpha": [[0.5]]}, "alpha must lie in 0 … 1"),
+        ({"gamma": -1}, "gamma must be an integer of at least 0, got -1"),
+        ({"gamma": 2, "alpha": [0.5]}, "gamma must be at most 1, the number of alphas, got 2"),
+        ({"gamma": lambda n: -n}, "gamma must be an integer of at least 0, got -1"),
+        ({"gamma": lambda n: 2, "alpha": [0.5]}, "gamma must be at most 1, .* got 2"),
+        ({"draft_s": lambda n, gamma: -1.0}, "draft_s must be finite and not negative, got -1.0"),
+        ({"draft_s": lambda n, gamma: math.nan}, "draft_s must be finite and not negative"),
+    ],
+)
+def test_a_wrong_speculation_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        guesses = Speculation(**{"alpha": 0.5, "gamma": 1, "draft_s": no_time} | changes)
+        simulate([Request(0.0, 1, 2)], "static", step_cost, max_batch=1, speculation=guesses)
 
 
 # Sweeps

@@ -16,8 +16,8 @@ from firsttoken.checks import check_count
 from firsttoken.metrics import SLO, RequestTrace, Summary, summarize
 from firsttoken.paging import BlockPool, OutOfBlocks
 
-# Seconds of one step, from its prompts (new tokens, tokens cached before) and from the tokens that
-# each decoding sequence attends to.
+# Seconds of one step, from its prompts and checks of guesses (new tokens, tokens cached before) and
+# from the tokens that each other decoding sequence attends to.
 StepCost = Callable[[list[tuple[int, int]], list[int]], float]
 Length = int | Callable[[np.random.Generator], int]
 
@@ -156,11 +156,70 @@ def load_trace(path: str | Path) -> list[Request]:
 
 
 @dataclass(frozen=True)
+class Speculation:
+    """How decoding sequences guess in `simulate`: how often rightly, how far, and at what price.
+
+    alpha: how likely a guess is to be kept, given that those before it were: one number, or one
+    for each place. gamma: how many guesses each sequence makes in a step, a number or a function
+    of how many sequences decode, which may turn it down with the load. draft_s(n_sequences, gamma):
+    the time it takes to make them, which is added to the step. `seed` is that of the draws.
+
+    Units:  probability, tokens, seconds
+    Raises: ValueError for an alpha outside 0 … 1, a gamma that is no count, and one that is larger
+            than the number of alphas.
+    Source: Leviathan et al. 2023, arXiv:2211.17192, sec. 2 (independent acceptances); Liu et al.
+            2024, SmartSpec, arXiv:2406.14066, sec. 4 (a gamma that depends on the batch)
+
+    >>> speculation = Speculation(0.7, lambda n: 4 if n < 32 else 0, lambda n, gamma: 0.001 * gamma)
+    >>> speculation.guesses(8), speculation.guesses(64)
+    (4, 0)
+    """
+
+    alpha: float | Sequence[float]
+    gamma: int | Callable[[int], int]
+    draft_s: Callable[[int, int], float]
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        alpha = np.asarray(self.alpha, dtype=np.float64)
+        if alpha.ndim > 1 or not np.all((alpha >= 0) & (alpha <= 1)):
+            raise ValueError(
+                f"alpha must lie in 0 … 1, one number or one for each guess, got {self.alpha!r}"
+            )
+        if not callable(self.gamma):
+            self._check_gamma(self.gamma)
+
+    def _check_gamma(self, gamma: int) -> int:
+        gamma = check_count("gamma", gamma)
+        if np.ndim(self.alpha) and gamma > np.size(self.alpha):
+            raise ValueError(
+                f"gamma must be at most {np.size(self.alpha)}, the number of alphas, got {gamma}"
+            )
+        return gamma
+
+    def guesses(self, n_decoding: int) -> int:
+        """Return how many guesses each sequence makes where so many decode."""
+        gamma = self.gamma(n_decoding) if callable(self.gamma) else self.gamma
+        return self._check_gamma(gamma)
+
+    def draw_kept(self, n_sequences: int, gamma: int, rng: np.random.Generator) -> list[int]:
+        """Return how many of its gamma guesses each sequence keeps: those before the first miss.
+
+        >>> Speculation(1.0, 4, lambda n, gamma: 0.0).draw_kept(2, 4, np.random.default_rng(0))
+        [4, 4]
+        """
+        right = rng.random((n_sequences, gamma)) < np.atleast_1d(self.alpha)[:gamma]
+        return right.cumprod(axis=1).sum(axis=1).tolist()
+
+
+@dataclass(frozen=True)
 class StepRecord:
     """What ran when, in one step of `simulate`; requests go by their place in the list.
 
     `prefills` holds (request, new tokens, tokens cached before), `decodes` the requests that got
-    their next token, `preempted` those that had to make room before the step began.
+    their next token, `preempted` those that had to make room before the step began. `gamma` is how
+    many guesses each of the first of `decodes` made, and `kept` how many more tokens each of these
+    got by them; empty where nobody guessed.
 
     Units:  seconds, tokens
     """
@@ -170,6 +229,8 @@ class StepRecord:
     prefills: tuple[tuple[int, int, int], ...]
     decodes: tuple[int, ...]
     preempted: tuple[int, ...]
+    gamma: int = 0
+    kept: tuple[int, ...] = ()
 
 
 def simulate(
@@ -185,6 +246,7 @@ def simulate(
     max_wait_s: float = 0.0,
     aging_s: float = math.inf,
     fair: bool = False,
+    speculation: Speculation | None = None,
     on_step: Callable[[StepRecord], object] | None = None,
 ) -> list[RequestTrace]:
     """Serve the requests on a virtual clock; return their traces, in the order of the requests.
@@ -219,6 +281,15 @@ def simulate(
     who does not fit holds back all behind. With `aging_s`, waiting that long is worth one priority,
     so that nobody starves. `fair` lets clients take turns: first is the first in line of the client
     for whom the fewest tokens have been computed, and who comes back has saved up nothing.
+
+    With `speculation` each decoding sequence makes gamma guesses in a step, and gets those kept and
+    one token more, all at its end; what goes beyond its answer is dropped. The check is a pass over
+    gamma + 1 new tokens, and so `cost` finds it among the prefills, behind the prompts: (gamma + 1,
+    tokens cached before). All gamma + 1 count in the token budget, and for `fair`, and have places
+    in the pool until the step ends. A guess takes nobody's place: gamma is lowered for a step in
+    which budget or pool cannot hold so many for all. Guesses come before prompts, since prompts get
+    what decoding leaves. Whoever comes back from the host's memory decodes without guesses first.
+    The draft's own reading of prompts, and its cache, are not counted.
 
     `on_step` is called with the `StepRecord` of each step when it ends. The pool then still holds
     what the step used. In the end it holds nothing of these requests, whatever was raised.
@@ -266,6 +337,7 @@ def simulate(
         swap_token_s=swap_token_s,
         max_wait_s=max_wait_s,
         line=_Line(requests, aging_s, fair),
+        speculation=speculation,
         on_step=on_step,
     )
     try:
@@ -416,6 +488,7 @@ class _Service:
     swap_token_s: float
     max_wait_s: float
     line: _Line
+    speculation: Speculation | None
     on_step: Callable[[StepRecord], object] | None
 
     def __post_init__(self) -> None:
@@ -434,7 +507,10 @@ class _Service:
         self.step_ends: list[float] = []
         self.first_step, self.last_step = ([0] * len(self.requests) for _ in range(2))
         self.leaving: dict[int, list[int]] = {}  # last step to requests
+        # A guess that is kept is a token beside these, and brings the last step one step nearer.
+        self.guessed_times: list[list[float]] = [[] for _ in self.requests]
         self.token_times: list[list[float]] = [[] for _ in self.requests]  # of runs that ended
+        self.rng = np.random.default_rng(self.speculation.seed if self.speculation else 0)
 
     def unfinished(self) -> bool:
         someone_here = self.decoding or self.prefilling or self.line.waiting
@@ -447,20 +523,29 @@ class _Service:
             self._sleep()
         start_s, self.n_moved = self.clock, 0
         preempted = [] if self.pool is None else self._make_room()
+        gamma = self._guess()
+        n_guessing = len(self.decoding) if gamma else 0
         prompts = []
         if self.line.waiting or self.prefilling:
-            prompts = self._take_prompts(idle or self.policy in ("continuous", "chunked"))
-        seconds = self.cost([(new, before) for _, new, before in prompts if new], self.attended)
+            may_join = idle or self.policy in ("continuous", "chunked")
+            prompts = self._take_prompts(may_join, n_guessing * gamma)
+        passes = [(new, before) for _, new, before in prompts if new]
+        passes += [(gamma + 1, n - 1) for n in self.attended[:n_guessing]]
+        seconds = self.cost(passes, self.attended[n_guessing:])
         if not 0 <= seconds < math.inf:
             raise ValueError(f"cost must give finite seconds, none negative, got {seconds!r}")
+        draft_s, kept = self._draft_and_check(n_guessing, gamma)
+        seconds += draft_s
         if self.n_moved:
             seconds += self.n_moved * self.swap_token_s
         end_s = self.clock + seconds
         if self.on_step is not None:
             prefills = tuple(prompt for prompt in prompts if prompt[1])
             decodes = tuple(self.decoding)
-            self.on_step(StepRecord(start_s, end_s, prefills, decodes, tuple(preempted)))
-        self._hand_out_tokens(end_s, prompts)
+            self.on_step(
+                StepRecord(start_s, end_s, prefills, decodes, tuple(preempted), gamma, tuple(kept))
+            )
+        self._hand_out_tokens(end_s, prompts, gamma, kept)
         self._wait_until(end_s)
 
     def _wait_until(self, time_s: float) -> None:
@@ -514,9 +599,40 @@ class _Service:
         self.line.join(i)
         return i
 
-    def _take_prompts(self, may_join: bool) -> list[tuple[int, int, int]]:
+    def _guess(self) -> int:
+        """Return how many guesses each decoding sequence makes now, and give them places."""
+        n = len(self.decoding)
+        if self.speculation is None or n == 0:
+            return 0
+        gamma = int(min(self.speculation.guesses(n), self.budget / n - 1))
+        if self.pool is not None:
+            while gamma and self._n_new_blocks(gamma) > self.pool.n_free:
+                gamma -= 1
+            for i in self.decoding:
+                for _ in range(gamma):
+                    self.pool.append(i, i)
+        return gamma
+
+    def _n_new_blocks(self, gamma: int) -> int:
+        """Return how many blocks gamma guesses of each decoding sequence need."""
+        assert self.pool is not None
+        size = self.pool.block_size
+        return sum(math.ceil((n + gamma) / size) - math.ceil(n / size) for n in self.attended)
+
+    def _draft_and_check(self, n_guessing: int, gamma: int) -> tuple[float, list[int]]:
+        """Return how long drafting takes, and how many of its guesses each gets as tokens."""
+        if self.speculation is None or n_guessing == 0:
+            return 0.0, []
+        draft_s = self.speculation.draft_s(n_guessing, gamma)
+        _check_seconds(draft_s=draft_s)
+        kept = self.speculation.draw_kept(n_guessing, gamma, self.rng)
+        step = len(self.step_ends)
+        wanted = [self.last_step[i] - step for i in self.decoding[:n_guessing]]  # beside its own
+        return draft_s, [min(pair) for pair in zip(kept, wanted, strict=True)]
+
+    def _take_prompts(self, may_join: bool, n_guesses: int) -> list[tuple[int, int, int]]:
         """Return what this step computes of prompts: (request, new tokens, cached before)."""
-        left = self.budget - len(self.decoding)
+        left = self.budget - len(self.decoding) - n_guesses
         prompts = []
         for i, before in self.prefilling:
             new = int(min(left, self._n_text(i) - before))  # without a budget left is infinite
@@ -567,7 +683,8 @@ class _Service:
 
     def _stop(self, i: int) -> None:
         """Write down the tokens that a decoding request got since it started, and let it go."""
-        self.token_times[i] += self.step_ends[self.first_step[i] :]
+        self.token_times[i] += sorted(self.step_ends[self.first_step[i] :] + self.guessed_times[i])
+        self.guessed_times[i] = []
         at = self.decoding.index(i)
         del self.decoding[at], self.attended[at]
         if self.pool is not None:
@@ -583,7 +700,9 @@ class _Service:
         for i in list(self.in_pool):
             self._free(i)
 
-    def _hand_out_tokens(self, end_s: float, prompts: list[tuple[int, int, int]]) -> None:
+    def _hand_out_tokens(
+        self, end_s: float, prompts: list[tuple[int, int, int]], gamma: int, kept: list[int]
+    ) -> None:
         """End a step: who computed a whole text or decoded has a token more, or leaves."""
         step = len(self.step_ends)
         # A list of its own for every step: the cost function may keep what it was given.
@@ -591,6 +710,8 @@ class _Service:
         if self.line.fair:
             for i in self.decoding:
                 self.line.charge(i, 1)
+        for at, n_kept in enumerate(kept):
+            self._hand_out_guesses(at, gamma, n_kept, end_s)
         self.prefilling.clear()
         for i, new, before in prompts:
             if before + new < self._n_text(i):
@@ -600,6 +721,19 @@ class _Service:
         self.step_ends.append(end_s)
         for i in self.leaving.pop(step, ()):
             self._stop(i)
+
+    def _hand_out_guesses(self, at: int, gamma: int, n_kept: int, end_s: float) -> None:
+        """Add the guesses that a sequence keeps to its token of this step; forget the others."""
+        i = self.decoding[at]
+        self.attended[at] += n_kept
+        self.line.charge(i, gamma)
+        if self.pool is not None:  # the token that came last has no place yet
+            self.pool.truncate(i, self.attended[at] - 1)
+        if n_kept:
+            self.guessed_times[i] += [end_s] * n_kept
+            self.leaving[self.last_step[i]].remove(i)
+            self.last_step[i] -= n_kept
+            self.leaving.setdefault(self.last_step[i], []).append(i)
 
 
 def _check_budget(
