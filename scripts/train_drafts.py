@@ -1,6 +1,6 @@
 """Train what guesses for the shipped target: heads on its features, a layer that says the next.
 
-    python scripts/train_drafts.py                       # about 60 CPU minutes
+    python scripts/train_drafts.py                       # about 70 CPU minutes
     python scripts/train_drafts.py --only eagle_own      # one candidate, to share the work
     python scripts/train_drafts.py --quick --work /tmp/quick
 
@@ -8,7 +8,7 @@ The target reads the training text once, and its features are kept; all candidat
 by the KL divergence from the target's distribution, and a training that was stopped goes on from
 its last checkpoint in --work. Then each guesses at places all over the held-out text, in NumPy and
 from weights rounded as they are stored. Without --only all that is missing is made, the report is
-written, and Medusa's heads and the best EAGLE are put beside the shipped pair.
+written, and Medusa's heads, the recurrent head and the best EAGLE are put beside the shipped pair.
 """
 
 import argparse
@@ -33,8 +33,14 @@ from train_variants import training_stream
 
 from firsttoken.checkpoint import read_safetensors
 from firsttoken.continuation import Continuation
-from firsttoken.draft_heads import EagleDraft, FeatureDraft, MedusaDraft, MultiTokenDraft
-from firsttoken.drafts_torch import Eagle, MedusaHeads, MultiTokenHeads
+from firsttoken.draft_heads import (
+    EagleDraft,
+    FeatureDraft,
+    MedusaDraft,
+    MultiTokenDraft,
+    RecurrentDraft,
+)
+from firsttoken.drafts_torch import Eagle, MedusaHeads, MultiTokenHeads, RecurrentHead
 from firsttoken.generate import generate, speculative_generate
 from firsttoken.llama import Llama as NumpyLlama
 from firsttoken.llama import load_model
@@ -89,12 +95,13 @@ class Scale:
 
     recipes: tuple[tuple[str, Recipe], ...] = (
         ("distilled", Recipe(580, rate=0.3, dtype="float32")),
-        ("medusa", Recipe(870)),
+        ("medusa", Recipe(1160)),
+        ("recurrent", Recipe(1740)),
         ("multi_token", Recipe(580)),
-        ("eagle", Recipe(1160, feature_weight=0.1)),
+        ("eagle", Recipe(2610, feature_weight=0.1)),
         # What more training gives by itself, and what it gives on one's own outputs.
-        ("eagle_longer", Recipe(580, 0.5, parts=2, feature_weight=0.1, starts_from="eagle")),
-        ("eagle_own", Recipe(580, 0.5, parts=2, own_steps=4, starts_from="eagle")),
+        ("eagle_longer", Recipe(870, 0.5, parts=2, feature_weight=0.1, starts_from="eagle")),
+        ("eagle_own", Recipe(870, 0.5, parts=2, own_steps=4, starts_from="eagle")),
     )
     max_files: int | None = None  # of the training text; None: all
     n_validation: int = 64  # windows at its end that nothing learns from
@@ -190,7 +197,7 @@ def loss_of(
         # Contexts that begin in mid-path are left out.
         losses = [distance(target.lm_head(s[:, n_steps:]), wanted[:, 1 + n_steps :]) for s in said]
         return losses, F.smooth_l1_loss(said[0].float(), features[:, 1:])
-    said = network(here)
+    said = network(here, follow, N_AHEAD) if name == "recurrent" else network(here)
     n = wanted.shape[1]
     return [
         distance(target.lm_head(s[:, : n - 1 - i]), wanted[:, 1 + i :]) for i, s in enumerate(said)
@@ -204,6 +211,8 @@ def network_of(name: str, target: Llama) -> nn.Module:
         return draft
     if name == "medusa":
         return MedusaHeads(N_AHEAD, target.arch.d_model)
+    if name == "recurrent":
+        return RecurrentHead(target)
     if name == "multi_token":
         return MultiTokenHeads(N_AHEAD - 1, target)
     return Eagle(target)
@@ -246,6 +255,7 @@ def train(
     checkpoint_every_s: float = 120,
 ) -> tuple[nn.Module, dict]:
     """Train a candidate; the curve is its loss on windows that it does not learn from."""
+    torch.manual_seed(recipe.seed)  # for weights that start at random
     network = network_of(name, target)
     if recipe.starts_from:
         work.kept(recipe.starts_from, missing(recipe.starts_from))
@@ -326,7 +336,7 @@ def store(name: str, network: nn.Module, target: Llama, folder: Path) -> None:
         save(network, folder)
         return
     folder.mkdir(parents=True, exist_ok=True)
-    if name == "medusa":
+    if name in ("medusa", "recurrent"):
         tensors = network.state_dict()
     elif name == "multi_token":
         tensors = {
@@ -351,6 +361,9 @@ def card(name: str, network: nn.Module) -> str:
         "medusa": f"Medusa's heads: {N_AHEAD} matrices `heads.i.weight`; head i guesses the token "
         "i + 1 places behind the next, from the target's last feature f, by the target's "
         "unembedding of f + silu(W f).",
+        "recurrent": "A head with a state, s + W_write silu(W_read [s, e]), that starts as the "
+        "target's feature and reads the embedding e of each token that follows: `read.weight` and "
+        "`write.weight`.",
         "multi_token": "Multi-token heads: a layer and a norm each.",
     }.get(
         name,
@@ -419,6 +432,9 @@ def as_draft(name: str, target, folder: Path):
     if name == "medusa":
         stored = read_safetensors(folder / "model.safetensors")
         return MedusaDraft(target, np.stack([stored[f"heads.{i}.weight"] for i in range(N_AHEAD)]))
+    if name == "recurrent":
+        stored = read_safetensors(folder / "model.safetensors")
+        return RecurrentDraft(target, (stored["read.weight"], stored["write.weight"]))
     if name == "multi_token":
         return MultiTokenDraft(target, multi_token_heads(target, folder))
     return EagleDraft(target, folder) if name.startswith("eagle") else load_model(folder)
@@ -500,7 +516,11 @@ def main(argv: list[str] | None = None) -> None:
     report = {
         "trained": trained,
         "measured": measured,
-        "shipped": {"eagle_draft": eagle, "medusa_heads": "medusa"},
+        "shipped": {
+            "eagle_draft": eagle,
+            "medusa_heads": "medusa",
+            "recurrent_head": "recurrent",
+        },
         "gamma": GAMMA,
         "places": scale.n_places,
         "provenance": {

@@ -15,6 +15,7 @@ from firsttoken.draft_heads import (
     EagleDraft,
     FeatureDraft,
     MedusaDraft,
+    RecurrentDraft,
     SuffixDraft,
     by_level,
     grow_tree,
@@ -47,6 +48,12 @@ def medusa(target, tree=None):
     return MedusaDraft(target, 0.3 * rng.normal(size=(3, 16, 16)), tree)
 
 
+def recurrent(target, tree=None):
+    rng = np.random.default_rng(2)
+    weights = 0.3 * rng.normal(size=(20, 32)), 0.3 * rng.normal(size=(16, 20))
+    return RecurrentDraft(target, weights, tree)
+
+
 class Oracle(FeatureDraft):
     """Knows what the target will say, and says it, so that everything is kept."""
 
@@ -59,7 +66,7 @@ class Oracle(FeatureDraft):
 
 
 @pytest.mark.parametrize("tree", [None, TREE], ids=["chain", "tree"])
-@pytest.mark.parametrize("kind", [medusa, Oracle])
+@pytest.mark.parametrize("kind", [medusa, recurrent, Oracle])
 @pytest.mark.parametrize("n", [0, 1, 3, 6])
 def test_at_temperature_0_the_text_is_the_target_s(target, kind, tree, n):
     params = SamplingParams(temperature=0, max_tokens=25)
@@ -79,7 +86,7 @@ def test_who_knows_all_loses_nothing(target):
 
 
 @pytest.mark.parametrize("tree", [None, [-1, -1, 0]], ids=["chain", "tree"])
-@pytest.mark.parametrize("kind", [medusa, Oracle])
+@pytest.mark.parametrize("kind", [medusa, recurrent, Oracle])
 @pytest.mark.parametrize(
     "params",
     [SamplingParams(top_k=3), SamplingParams(temperature=0.5, top_p=0.9, frequency_penalty=1.0)],
@@ -185,6 +192,10 @@ def test_the_suffix_draft_finds_what_a_look_up_finds():
     ("make", "message"),
     [
         (lambda t: MedusaDraft(t, np.zeros((2, 8, 8))), r"heads \(2, 8, 8\) must be \(n, D, D\)"),
+        (
+            lambda t: RecurrentDraft(t, (np.zeros((8, 16)), np.zeros((16, 8)))),
+            r"weights \(8, 16\) and \(16, 8\) must be \(n, 2D\) and \(D, n\)",
+        ),
         (lambda t: EagleDraft(t, "nowhere"), "config.json"),
     ],
 )

@@ -8,8 +8,14 @@ from safetensors.torch import save_file
 from firsttoken.architectures import Architecture
 from firsttoken.checkpoint import weight_shapes
 from firsttoken.continuation import Continuation
-from firsttoken.draft_heads import EagleDraft, MedusaDraft, MultiTokenDraft
-from firsttoken.drafts_torch import Eagle, MedusaHeads, MultiTokenHeads, attend_own
+from firsttoken.draft_heads import EagleDraft, MedusaDraft, MultiTokenDraft, RecurrentDraft
+from firsttoken.drafts_torch import (
+    Eagle,
+    MedusaHeads,
+    MultiTokenHeads,
+    RecurrentHead,
+    attend_own,
+)
 from firsttoken.llama import Llama
 from firsttoken.llama_torch import Llama as TorchLlama
 from firsttoken.sampling import SamplingParams
@@ -163,3 +169,19 @@ def test_multi_token_heads_say_the_same_in_numpy(target, torch_target):
     look = draft.look(request, features[0, 9:])
     got = np.concatenate([look([], [], 1), look([1], [-1], 1)])
     np.testing.assert_allclose(got, target.logits(said[:, -1]), atol=1e-4)
+
+
+@pytest.mark.parametrize("n_text", [5, 9])
+def test_the_recurrent_head_s_steps_are_its_guesses_one_by_one(target, torch_target, n_text):
+    torch.manual_seed(3)
+    network = RecurrentHead(torch_target, n_inner=20).requires_grad_(False)
+    untrained = network(torch.ones(1, 4, 16), torch.tensor([[1, 2, 3, 4]]), 3)
+    assert torch.equal(untrained, torch.ones(3, 1, 4, 16))  # it says the next token once more
+    for layer in (network.read, network.write):
+        torch.nn.init.normal_(layer.weight, std=0.3)
+    draft = RecurrentDraft(target, (network.read.weight.numpy(), network.write.weight.numpy()))
+    features = torch.from_numpy(target.features([TOKENS[:-1]]))
+    said = network(features, torch.tensor([TOKENS[1:]]), 4)[:, 0].numpy()
+    expected = said_in_numpy(draft, target, n_text, 4)
+    np.testing.assert_allclose(said[:, n_text - 2], expected, atol=1e-4)
+    assert np.abs(said[1:, n_text - 1] - expected[1:]).max() > 1e-2  # of another place

@@ -59,7 +59,7 @@ def test_every_step_learns_from_other_windows_and_never_from_those_that_judge(wi
     assert not np.array_equal(windows.rows_of(0, recipe), windows.rows_of(n, recipe))
 
 
-@pytest.mark.parametrize("name", ["medusa", "eagle"])
+@pytest.mark.parametrize("name", ["medusa", "recurrent", "eagle"])
 def test_a_stopped_training_goes_on_as_if_nothing_had_happened(windows, tmp_path, name):
     recipe = replace(RECIPES[name], steps=4)
     whole, run = script.train(name, recipe, windows, TARGET, work_in(tmp_path / "a"), 2)
@@ -90,12 +90,13 @@ def test_the_loss_is_that_of_the_places_that_are_guessed(windows):
 
     class Knows(torch.nn.Module):
         def forward(self, here, follow=None, n_steps=3):
-            if follow is not None:
+            if eagle:
                 return features[:, 1:].repeat(n_steps, 1, 1, 1)
             ahead = [torch.roll(features, -1 - i, 1)[:, :-1] for i in range(3)]
             return torch.stack(ahead)
 
-    for name in ("medusa", "eagle_own"):
+    for name in ("medusa", "recurrent", "eagle_own"):
+        eagle = name == "eagle_own"
         losses, _ = script.loss_of(name, Knows(), TARGET, tokens, features)
         assert max(losses) < 1e-6
         shifted, _ = script.loss_of(name, Knows(), TARGET, tokens, torch.roll(features, 1, 1))
@@ -123,4 +124,4 @@ def test_the_whole_of_it(tmp_path, capsys):
     assert eagle.layer.arch.n_layers == 1
     assert "alpha by position" in capsys.readouterr().out
     n_bytes = sum(f.stat().st_size for f in (tmp_path / "model").rglob("*.safetensors"))
-    assert n_bytes < 1.3e6
+    assert n_bytes < 1.8e6

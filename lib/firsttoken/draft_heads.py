@@ -1,4 +1,6 @@
-"""Drafts that see what the target thinks: Medusa's heads and EAGLE; and one that looks back.
+"""Drafts that see what the target thinks: heads, with and without a state, and EAGLE.
+
+And one that looks back in the text.
 
 Each is a `generate.Draft`: `speculative_generate(target, EagleDraft(target), …)`. A draft serves
 one request at a time, and starts anew with the next. `scripts/train_drafts.py` trains the networks
@@ -127,6 +129,48 @@ class MultiTokenDraft(FeatureDraft):
         return by_level(self._target.logits(np.array(said)))
 
 
+class RecurrentDraft(FeatureDraft):
+    """Guess with a state that starts as the target's feature and reads every guess.
+
+    It knows what was drawn and guessed, as EAGLE does, but not what stood further back, and costs
+    two small products. `drafts_torch.RecurrentHead` has the formula.
+
+    `weights` (read (n, 2D), write (D, n)) None: what ships.
+
+    Raises: ValueError for weights that do not fit the target's D.
+    Source: Zhang et al. 2024, Recurrent Drafter, arXiv:2403.09919, sec. 3; Ankner et al. 2024,
+            Hydra, arXiv:2402.05109, sec. 3
+    """
+
+    def __init__(
+        self,
+        target: Llama,
+        weights: tuple[Array, Array] | None = None,
+        tree: Sequence[int] | None = None,
+    ):
+        super().__init__(target, tree)
+        if weights is None:
+            stored = read_safetensors(data_path("model/recurrent_head/model.safetensors"))
+            weights = stored["read.weight"], stored["write.weight"]
+        read, write = weights
+        width = target.arch.d_model
+        if read.ndim != 2 or read.shape[1] != 2 * width or write.shape != (width, len(read)):
+            raise ValueError(
+                f"weights {read.shape} and {write.shape} must be (n, 2D) and (D, n) with the "
+                f"target's D {width}"
+            )
+        self._reads, self._writes = (np.ascontiguousarray(w.T.astype(np.float32)) for w in weights)
+
+    def _look(self, request: Continuation, features: Array) -> Look:
+        said = self._read(features[-1:], request.ids[-1:])
+        return by_state(self._target, said, self._read)
+
+    def _read(self, states: Array, follow: Sequence[int], _parents: object = None) -> Array:
+        """Return the states (n, D) that follow some states (n, D) and the tokens after each."""
+        both = np.concatenate([states, self._target.embedding[follow]], axis=1)  # [n, 2D]
+        return states + silu(both @ self._reads) @ self._writes
+
+
 class EagleDraft(FeatureDraft):
     """Guess the target's next features, one after another, with one layer of the target's kind.
 
@@ -163,18 +207,9 @@ class EagleDraft(FeatureDraft):
     def _look(self, request: Continuation, features: Array) -> Look:
         follow = request.ids[self._n_read + 1 :]
         self._cache.truncate(self._n_read)  # what it read behind the last text is forgotten
-        said = self._read(features, follow, None)[-1:]  # behind the text, then behind each guess
+        said = self._read(features, follow, None)[-1:]  # behind the text
         self._n_read += len(features)
-
-        def look(tokens: list[int], parents: list[int], n_last: int) -> Array:
-            nonlocal said
-            if tokens:
-                hang_on = [parent + 1 for parent in parents[-n_last:]]
-                new = self._read(said[hang_on], tokens[-n_last:], parents)
-                said = np.concatenate([said, new])
-            return self._target.logits(said[-n_last:])
-
-        return look
+        return by_state(self._target, said, self._read)
 
     def _read(self, features: Array, follow: Sequence[int], parents: list[int] | None) -> Array:
         """Return the features (n, D) that follow some features (n, D) and the tokens after each."""
@@ -213,6 +248,23 @@ def by_level(logits: Array) -> Look:
     def look(tokens: list[int], parents: list[int], n_last: int) -> Array:
         depth = len(branches(tokens, parents)[-1])
         return logits[depth : depth + 1].repeat(n_last, axis=0)
+
+    return look
+
+
+def by_state(target: Llama, said: Array, read: Callable[..., Array]) -> Look:
+    """Return what says the target's logits of states: `said` (1, D) behind the text.
+
+    `read(states, tokens, parents)` returns the states (n, D) behind n guesses, from those that each
+    hangs on; `parents` are those of all guesses so far.
+    """
+
+    def look(tokens: list[int], parents: list[int], n_last: int) -> Array:
+        nonlocal said
+        if tokens:
+            hang_on = [parent + 1 for parent in parents[-n_last:]]
+            said = np.concatenate([said, read(said[hang_on], tokens[-n_last:], parents)])
+        return target.logits(said[-n_last:])
 
     return look
 

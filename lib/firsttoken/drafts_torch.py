@@ -31,6 +31,38 @@ class MedusaHeads(nn.Module):
         return torch.stack([features + F.silu(head(features)) for head in self.heads])
 
 
+class RecurrentHead(nn.Module):
+    """A head with a state: it starts as the target's feature and reads each token that follows.
+
+    s_0 is the feature of token t, and s_i = s_{i-1} + W_write silu(W_read [s_{i-1}, e_i]), where
+    e_i is the embedding of token t + i. s_i guesses token t + i + 1. W_write starts at 0.
+
+    Shapes: features (B, T, D), follow (B, T) -> (n_steps, B, T, D); near the end of the text, where
+            there are no i tokens left, what step i says means nothing
+    Source: Zhang et al. 2024, Recurrent Drafter, arXiv:2403.09919, sec. 3; Ankner et al. 2024,
+            Hydra, arXiv:2402.05109, sec. 3
+    """
+
+    embedding: Tensor
+
+    def __init__(self, target: Llama, n_inner: int = 384):
+        super().__init__()
+        width = target.arch.d_model
+        self.read = nn.Linear(2 * width, n_inner, bias=False)
+        self.write = nn.Linear(n_inner, width, bias=False)
+        nn.init.zeros_(self.write.weight)
+        self.register_buffer("embedding", target.model.embed_tokens.weight, persistent=False)
+
+    def forward(self, features: Tensor, follow: Tensor, n_steps: int = 1) -> Tensor:
+        state, said = features, []
+        for i in range(n_steps):
+            embedded = F.embedding(follow.roll(-i, dims=1), self.embedding)
+            both = torch.cat([state, embedded], dim=-1)
+            state = state + self.write(F.silu(self.read(both)))
+            said.append(state)
+        return torch.stack(said)
+
+
 class Eagle(nn.Module):
     """One layer of the target's kind that says the target's next feature.
 
