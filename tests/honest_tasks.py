@@ -998,4 +998,139 @@ def tokens_per_pass(alphas, gamma):
     return sum(rounds) / len(rounds)
 """,
     },
+    "drafts": {
+        "layout": """\
+class Tree:
+    def __init__(self, parents):
+        self.n = len(parents)
+        self.up = np.zeros((self.n, self.n), dtype=int)
+        for child, parent in enumerate(parents):
+            if parent != -1:
+                self.up[child, parent] = 1
+
+    def ancestors(self):
+        seen = np.eye(self.n, dtype=int)
+        for _ in range(self.n):
+            seen = np.minimum(1, seen + seen @ self.up)
+        return seen > 0
+
+
+def sees(parents):
+    return Tree(parents).ancestors().tolist()
+
+
+def positions(parents, n_text):
+    return n_text - 1 + Tree(parents).ancestors().sum(axis=1)
+
+
+def kept_rows(parents, last, n_text):
+    text = np.arange(n_text)
+    if last == -1:
+        return text
+    return np.concatenate([text, n_text + np.flatnonzero(Tree(parents).ancestors()[last])])
+""",
+        "trees": """\
+from functools import lru_cache
+from heapq import heappop, heappush
+
+
+def tree_tokens(alpha, parents):
+    def below(node, depth):
+        children = [i for i, parent in enumerate(parents) if parent == node]
+        return sum(alpha[depth][r] * (1 + below(c, depth + 1)) for r, c in enumerate(children))
+
+    return 1.0 + below(-1, 0)
+
+
+def best_parents(alpha, n):
+    heap, parents = [], []
+    # All children of a guess at once: with falling rows they leave the heap in their order.
+    def children(node, depth, chance):
+        if depth < alpha.shape[0]:
+            for rank, rate in enumerate(alpha[depth]):
+                heappush(heap, (-chance * rate, depth, rank, node))
+
+    children(-1, 0, 1.0)
+    for i in range(n):
+        chance, depth, _, node = heappop(heap)
+        parents.append(node)
+        children(i, depth + 1, -chance)
+    return np.array(parents)
+
+
+def as_good_as_chain(alpha, n):
+    @lru_cache
+    def best(depth, rank, left):
+        if left == 0 or depth == len(alpha) or rank == alpha.shape[1]:
+            return 0.0
+        return max(
+            alpha[depth, rank] * (1 + best(depth + 1, 0, n - 1)) + best(depth, rank + 1, left - n)
+            for n in range(1, left + 1)
+        )
+
+    chain = float(np.cumprod(alpha[:n, 0]).sum())
+    return min(m for m in range(n + 1) if best(0, 0, m) > chain - 1e-9)
+""",
+        "siblings": """\
+def sibling_rule(target, draft, tokens):
+    def judge(p, q, tokens):
+        if not tokens:
+            return [], p
+        (first, *others), q = tokens, q / sum(q)
+        missing = np.clip(p - q, 0, None)
+        rest = missing / missing.sum() if missing.sum() > 0 else p
+        keep, final = judge(rest, [0 if i == first else x for i, x in enumerate(q)], others)
+        return [min(1, p[first] / q[first]), *keep], final
+
+    return judge(target, draft, list(tokens))
+""",
+        "evidence": """\
+PAIRS = [
+    (np.array([0.6, 0.3, 0.1]), np.array([0.1, 0.2, 0.7])),
+    (np.array([0.05, 0.75, 0.2]), np.array([0.05, 0.05, 0.9])),
+    ([0.2, 0.6, 0.2], [0.01, 0.01, 0.98]),
+]
+
+
+def evidence(name):
+    for target, draft in PAIRS:
+        p, q = np.array(target), np.array(draft)
+        if abs(p - comes_out(VERSIONS[name], p, q, 2)).sum() > 0.2:
+            return target, draft
+""",
+        "thumb": """\
+def typical(target, epsilon, delta):
+    bar = min(epsilon, delta * math.prod(x**x for x in target.tolist()))
+    return [x > bar for x in target]
+
+
+def produces(target, draft, epsilon, delta):
+    out = 0
+    for token, kept in enumerate(typical(target, epsilon, delta)):
+        out = out + draft[token] * (np.eye(len(target))[token] if kept else target)
+    return out
+
+
+def farthest(target, epsilon, delta):
+    kept = [x for x, yes in zip(target, typical(target, epsilon, delta)) if yes]
+    return max(1 - x for x in kept)
+""",
+        "controller": """\
+def alpha_of(rounds):
+    judged = [(min(drafted, accepted + 1), accepted) for drafted, accepted in rounds]
+    n, kept = np.sum(judged, axis=0)
+    return kept / n
+
+
+def choose_gamma(alpha, n, cost, max_gamma):
+    goodput = [expected_tokens(alpha, g) / cost(n, gamma=g) for g in range(1 + max_gamma)]
+    return np.argmax(goodput)
+
+
+def stops_at(alpha, cost, max_batch, max_gamma):
+    still = [n for n in range(1, max_batch + 1) if choose_gamma(alpha, n, cost, max_gamma)]
+    first = max(still, default=0) + 1
+    return first if first <= max_batch else None
+""",
+    },
 }
