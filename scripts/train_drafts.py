@@ -68,7 +68,7 @@ MEASURED_CODE = code_digest(
 MODEL = ROOT / "data" / "model"
 N_AHEAD = 4  # places that Medusa's heads, and the steps of `eagle_own`, look ahead
 GAMMA = 6  # guesses in a row, where they are counted
-N_RANKS = 8
+N_LEVELS, N_RANKS = 8, 8  # of a tree
 
 
 @dataclass(frozen=True)
@@ -412,10 +412,9 @@ def ranks(target, draft, prompts: list[list[int]]) -> list[list[float]]:
 
     The guesses before it are the right ones. Shapes: (depth, rank)
     """
-    n_levels = N_AHEAD
-    counts = np.zeros((n_levels, N_RANKS))
+    counts = np.zeros((N_LEVELS, N_RANKS))
     for prompt in prompts:
-        params = SamplingParams(0, max_tokens=n_levels + 1)
+        params = SamplingParams(0, max_tokens=N_LEVELS + 1)
         first, *follow = generate(target, prompt, params, ignore_eos=True).ids
         request = Continuation(target, [*prompt, first], params, ignore_eos=True)
         look = draft.look(request, target.features([prompt])[0])
