@@ -41,6 +41,7 @@ from tqdm import tqdm
 from firsttoken.checkpoint import read_safetensors
 from firsttoken.draft_heads import (
     EagleDraft,
+    FirstDraft,
     MedusaDraft,
     MultiTokenDraft,
     RecurrentDraft,
@@ -73,9 +74,12 @@ MEASURED_CODE = code_digest(
     ]
 )
 N_PLACES, N_PROMPT, N_NEW, N_ROUNDS = 6, 64, 128, 5
+N_TRIED = 400  # greedy texts; few do not loop
 GAMMAS, TREES = (1, 2, 3, 4, 5, 6), (6, 10)
 TEMPERATURES = (0.0, 1.0)
 ROWS = range(1, 10)
+SURE = 0.5  # below this probability of its guess, a draft that stops makes no more
+LONG = 4  # tokens that must have stood before, where a look-up goes first
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,24 @@ def candidates(target: Llama, work: Path | None, alpha: dict[str, list]) -> dict
             lambda n: RecurrentDraft(target, tree=tree("recurrent", n)), (4, *TREES)
         ),
         "EAGLE": Candidate(lambda _: EagleDraft(target)),
+        "EAGLE, while sure": Candidate(
+            lambda _: EagleDraft(target, min_confidence=SURE), (3, 4, 6, 8)
+        ),
+        "suffix, else EAGLE": Candidate(
+            lambda _: FirstDraft(
+                SuffixDraft(min_match=LONG), EagleDraft(target, min_confidence=SURE)
+            ),
+            (3, 4, 6, 8),
+        ),
+        "recurrent, while sure": Candidate(
+            lambda _: RecurrentDraft(target, min_confidence=SURE), (2, 3, 4, 6)
+        ),
+        "suffix, else recurrent": Candidate(
+            lambda _: FirstDraft(
+                SuffixDraft(min_match=LONG), RecurrentDraft(target, min_confidence=SURE)
+            ),
+            (2, 3, 4, 6, 8),
+        ),
         "EAGLE, tree": Candidate(lambda n: EagleDraft(target, tree=tree("eagle", n)), (4, *TREES)),
     }
     if work is not None:
@@ -161,7 +183,7 @@ def places(target: Llama, temperature: float, n_new: int) -> tuple[list[int], li
     """Return (starts to choose γ on, starts of the race, starts tried); they take turns."""
     ids = held_out()
     wanted, found, tried = 2 * N_PLACES, list[int](), 0
-    for start in np.linspace(0, len(ids) - N_PROMPT, 10 * wanted, dtype=int)[::5].tolist():
+    for start in np.linspace(0, len(ids) - N_PROMPT, N_TRIED, dtype=int).tolist():
         if temperature > 0:
             found.append(start)
             continue

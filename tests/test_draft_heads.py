@@ -14,6 +14,7 @@ from firsttoken.continuation import Continuation
 from firsttoken.draft_heads import (
     EagleDraft,
     FeatureDraft,
+    FirstDraft,
     MedusaDraft,
     RecurrentDraft,
     SuffixDraft,
@@ -48,10 +49,19 @@ def medusa(target, tree=None):
     return MedusaDraft(target, 0.3 * rng.normal(size=(3, 16, 16)), tree)
 
 
-def recurrent(target, tree=None):
+def recurrent(target, tree=None, min_confidence=0.0):
     rng = np.random.default_rng(2)
     weights = 0.3 * rng.normal(size=(20, 32)), 0.3 * rng.normal(size=(16, 20))
-    return RecurrentDraft(target, weights, tree)
+    return RecurrentDraft(target, weights, tree, min_confidence)
+
+
+def sure(target, tree=None):
+    return recurrent(target, tree, min_confidence=0.3)
+
+
+def in_turn(target, tree=None):
+    """Prompt lookup where it finds something, and else the recurrent head."""
+    return FirstDraft(SuffixDraft(min_match=1), recurrent(target, tree))
 
 
 class Oracle(FeatureDraft):
@@ -66,7 +76,7 @@ class Oracle(FeatureDraft):
 
 
 @pytest.mark.parametrize("tree", [None, TREE], ids=["chain", "tree"])
-@pytest.mark.parametrize("kind", [medusa, recurrent, Oracle])
+@pytest.mark.parametrize("kind", [medusa, recurrent, sure, in_turn, Oracle])
 @pytest.mark.parametrize("n", [0, 1, 3, 6])
 def test_at_temperature_0_the_text_is_the_target_s(target, kind, tree, n):
     params = SamplingParams(temperature=0, max_tokens=25)
@@ -86,7 +96,7 @@ def test_who_knows_all_loses_nothing(target):
 
 
 @pytest.mark.parametrize("tree", [None, [-1, -1, 0]], ids=["chain", "tree"])
-@pytest.mark.parametrize("kind", [medusa, recurrent, Oracle])
+@pytest.mark.parametrize("kind", [medusa, recurrent, sure, in_turn, Oracle])
 @pytest.mark.parametrize(
     "params",
     [SamplingParams(top_k=3), SamplingParams(temperature=0.5, top_p=0.9, frequency_penalty=1.0)],
@@ -120,12 +130,11 @@ def test_drawn_texts_follow_the_target(target, kind, tree, params):
 
 
 def test_a_draft_starts_anew_with_each_request(target):
-    params, draft = SamplingParams(max_tokens=20, seed=3), medusa(target)
-    once, other, again = (
-        speculative_generate(target, draft, prompt, params)
-        for prompt in ([1, 2, 3], [9, 8], [1, 2, 3])
-    )
-    assert once.ids == again.ids != other.ids and once.rounds == again.rounds
+    params = SamplingParams(max_tokens=20, seed=3)
+    prompts = [1, 2, 1, 2, 1], [9, 8, 9, 8], [1, 2, 1, 2, 1]
+    for draft in (medusa(target), recurrent(target), in_turn(target)):
+        once, other, again = (speculative_generate(target, draft, p, params) for p in prompts)
+        assert once.ids == again.ids != other.ids and once.rounds == again.rounds
 
 
 def test_guesses_end_with_the_text(target):
@@ -147,6 +156,44 @@ def test_guesses_end_with_the_text(target):
     plain = generate(shipped, prompt, params, constraint=digits)
     got = speculative_generate(shipped, draft, prompt, params, constraint=digits)
     assert got.ids == plain.ids and got.finish_reason == plain.finish_reason
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_behind_an_unsure_guess_no_more_is_guessed(target, temperature):
+    """It is still there itself, and its siblings go on."""
+    request = Continuation(target, [1], SamplingParams(temperature, seed=0), ignore_eos=True)
+    q = np.full(30, 1e-9)
+    q[[3, 4]] = 0.7, 0.3
+    logits = np.log(np.array([q, q, q]) / q.sum())
+    tree = [-1, -1, 0, 0, 1, 2]
+    whole = grow_tree(request, tree, by_level(logits), 0.2)
+    got = grow_tree(request, tree, by_level(logits), 0.5)
+    assert len(whole.tokens) == 6
+    assert {3, 4} == set(got.tokens[:2]) and got.parents[:2] == [-1, -1]
+    sure_one = got.tokens.index(3)
+    assert all(got.tokens[parent] == 3 for parent in got.parents[2:]) and sure_one in got.parents
+    chain = grow_tree(request, [-1, 0, 1], by_level(logits), 0.8)
+    assert len(chain.tokens) == 1
+
+
+def test_the_first_that_has_a_guess_makes_all(target):
+    """And who was not asked has seen the text all the same."""
+    asked = []
+
+    class Watched(RecurrentDraft):
+        def propose(self, request, n):
+            asked.append(len(request.ids))
+            return super().propose(request, n)
+
+    rng = np.random.default_rng(2)
+    weights = 0.3 * rng.normal(size=(20, 32)), 0.3 * rng.normal(size=(16, 20))
+    params = SamplingParams(temperature=0, max_tokens=30)
+    draft = FirstDraft(SuffixDraft(min_match=1), Watched(target, weights))
+    plain = generate(target, [1, 2, 3, 1, 2], params).ids
+    got = speculative_generate(target, draft, [1, 2, 3, 1, 2], params)
+    assert got.ids == plain and 0 < len(asked) < len(got.rounds)
+    nothing = speculative_generate(target, FirstDraft(SuffixDraft(99)), [1, 2], params)
+    assert nothing.drafted == 0
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
@@ -196,6 +243,7 @@ def test_the_suffix_draft_finds_what_a_look_up_finds():
             lambda t: RecurrentDraft(t, (np.zeros((8, 16)), np.zeros((16, 8)))),
             r"weights \(8, 16\) and \(16, 8\) must be \(n, 2D\) and \(D, n\)",
         ),
+        (lambda t: recurrent(t, min_confidence=2), r"min_confidence must lie in 0 … 1, got 2"),
         (lambda t: EagleDraft(t, "nowhere"), "config.json"),
     ],
 )

@@ -16,9 +16,10 @@ import numpy as np
 from firsttoken.checkpoint import read_checkpoint, read_safetensors
 from firsttoken.continuation import Continuation
 from firsttoken.drafts import SuffixAutomaton, branches
-from firsttoken.generate import Proposal
+from firsttoken.generate import Draft, Observer, Proposal
 from firsttoken.llama import Llama, silu
 from firsttoken.paths import data_path
+from firsttoken.sampling import softmax
 
 Array = np.ndarray
 Look = Callable[[list[int], list[int], int], Array]
@@ -29,14 +30,23 @@ class FeatureDraft(ABC):
 
     `tree` holds the parents of a tree of guesses, by depth, as `drafts.best_tree` returns them;
     None: a chain of as many guesses as are wanted. Siblings are the likeliest tokens at temperature
-    0, else they are drawn without replacement.
+    0, else they are drawn without replacement. Behind a guess to which the draft gave less than
+    `min_confidence` (at temperature 0: as at temperature 1) it makes no more; that guess is still
+    checked, or those that stay would be favoured.
+
+    Source: fewer guesses where the draft is unsure: Li et al. 2024, EAGLE-2, arXiv:2406.16858
     """
 
     n_levels: int | None = None
     """How many places it can look ahead; None: as many as are wanted."""
 
-    def __init__(self, target: Llama, tree: Sequence[int] | None = None):
+    def __init__(
+        self, target: Llama, tree: Sequence[int] | None = None, min_confidence: float = 0.0
+    ):
+        if not 0 <= min_confidence <= 1:
+            raise ValueError(f"min_confidence must lie in 0 … 1, got {min_confidence}")
         self._target, self._tree = target, None if tree is None else list(tree)
+        self._min_confidence = min_confidence
         self._request: Continuation | None = None
         self._unread: list[Array] = []
 
@@ -55,7 +65,7 @@ class FeatureDraft(ABC):
         tree = self._tree
         if tree is None:
             tree = list(range(-1, n - 1))[: self.n_levels]
-        return grow_tree(request, tree[:n], self.look(request, features))
+        return grow_tree(request, tree[:n], self.look(request, features), self._min_confidence)
 
     def look(self, request: Continuation, features: Array) -> Look:
         """Return what says this draft's logits behind guesses: see `grow_tree`.
@@ -147,8 +157,9 @@ class RecurrentDraft(FeatureDraft):
         target: Llama,
         weights: tuple[Array, Array] | None = None,
         tree: Sequence[int] | None = None,
+        min_confidence: float = 0.0,
     ):
-        super().__init__(target, tree)
+        super().__init__(target, tree, min_confidence)
         if weights is None:
             stored = read_safetensors(data_path("model/recurrent_head/model.safetensors"))
             weights = stored["read.weight"], stored["write.weight"]
@@ -187,9 +198,13 @@ class EagleDraft(FeatureDraft):
     """
 
     def __init__(
-        self, target: Llama, folder: str | Path | None = None, tree: Sequence[int] | None = None
+        self,
+        target: Llama,
+        folder: str | Path | None = None,
+        tree: Sequence[int] | None = None,
+        min_confidence: float = 0.0,
     ):
-        super().__init__(target, tree)
+        super().__init__(target, tree, min_confidence)
         stored = read_checkpoint(data_path("model/eagle_draft") if folder is None else folder)
         weights = dict(stored.weights)
         mix, width = weights.pop("fc.weight"), target.arch.d_model
@@ -242,6 +257,37 @@ class SuffixDraft:
         return Proposal(request.possible(found))
 
 
+class FirstDraft:
+    """Ask several drafts in turn: the first that has a guess makes all guesses of a round.
+
+    A look-up that speaks only where it is sure, and behind it a network that always does.
+
+    Source: TensorRT-LLM, tensorrt_llm/llmapi/llm_args.py, `sa_config` of `Eagle3DecodingConfig`
+    """
+
+    def __init__(self, *drafts: Draft):
+        self._drafts = drafts
+        self._request: Continuation | None = None
+
+    def propose(self, request: Continuation, n: int) -> Proposal:
+        """Return up to n guesses of one draft."""
+        if request is not self._request:  # all begin anew, also those who are not asked yet
+            self._request = request
+            for draft in self._drafts:
+                draft.propose(request, 0)
+        for draft in self._drafts:
+            proposal = draft.propose(request, n)
+            if proposal.tokens:
+                break
+        return proposal
+
+    def observe(self, features: Array) -> None:
+        """Show the target's features to those who want to see them."""
+        for draft in self._drafts:
+            if isinstance(draft, Observer):
+                draft.observe(features)
+
+
 def by_level(logits: Array) -> Look:
     """Return what says the same logits behind all guesses of one depth: row d of (depth, V)."""
 
@@ -269,31 +315,38 @@ def by_state(target: Llama, said: Array, read: Callable[..., Array]) -> Look:
     return look
 
 
-def grow_tree(request: Continuation, tree: Sequence[int], look: Look) -> Proposal:
+def grow_tree(
+    request: Continuation, tree: Sequence[int], look: Look, min_confidence: float = 0.0
+) -> Proposal:
     """Fill a tree with guesses for how the text goes on, level by level.
 
     `look(tokens, parents, n)` returns the draft's logits (n, V) behind the last n guesses made so
     far, and at first, when there are none and n is 1, behind the text. Siblings are the likeliest
     tokens at temperature 0, else they are drawn without replacement, as `drafts.verify_tree`
-    expects. Where the draft knows fewer tokens than there are siblings, and behind the end of the
-    text, nodes stay empty.
+    expects. Where the draft knows fewer tokens than there are siblings, behind the end of the text
+    and behind a guess of less than `min_confidence`, nodes stay empty.
 
     Shapes: tree: the parent of each node, or -1, by depth: a level's nodes follow each other
     """
     tokens: list[int] = []
     parents: list[int] = []
     rows: list[Array] = []
+    unsure: set[int] = set()  # nodes
     guess_of, level = {-1: -1}, [-1]
-    while any(parent in level for parent in tree):
+    while any(parent in level and parent not in unsure for parent in tree):
         n_before = len(tokens)
         logits = look(tokens, parents, len(level))
         spelled = branches(tokens, parents)
         for node, row in zip(level, logits, strict=True):
             children = [i for i, parent in enumerate(tree) if parent == node]
             begun = spelled[guess_of[node] + 1]
-            if not children or (begun and request.ended_by(begun)):
+            if not children or node in unsure or (begun and request.ended_by(begun)):
                 continue
             siblings, distribution = _siblings(request, row, begun, len(children))
+            if min_confidence:
+                chances = softmax(row) if distribution is None else distribution
+                pairs = zip(children, siblings, strict=False)
+                unsure |= {child for child, token in pairs if chances[token] < min_confidence}
             for child, token in zip(children, siblings, strict=False):
                 guess_of[child] = len(tokens)
                 tokens.append(token)

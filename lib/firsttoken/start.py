@@ -188,9 +188,12 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
             Chapter(
                 "13_drafts",
                 "Better drafts",
-                "What makes a good draft, and does it take a second model?",
+                "What must a draft be to make writing half as fast again, and when should it stop "
+                "guessing?",
                 "III",
-                ("10_pruning", "12_speculative"),
+                ("12_speculative",),
+                n_quizzes=3,
+                n_exercises=4,
             ),
             Chapter(
                 "14_batching",

@@ -10,21 +10,27 @@ from typing import Any
 
 from firsttoken.paths import data_path
 
-FILES = (
-    "tokenizer.json",
-    "target/config.json",
-    "target/model.safetensors",
-    "draft/config.json",
-    "draft/model.safetensors",
-)
-"""The shipped files that a page reads, by their names under data/model."""
+TARGET = ("tokenizer.json", "target/config.json", "target/model.safetensors")
+"""What every view reads, by names under data/model."""
+
+DRAFTS = {
+    "draft": ("draft/config.json", "draft/model.safetensors"),
+    "pruned_draft": ("pruned_draft/config.json", "pruned_draft/model.safetensors"),
+    "suffix_automaton": (),
+    "medusa_heads": ("medusa_heads/model.safetensors",),
+    "eagle_draft": ("eagle_draft/config.json", "eagle_draft/model.safetensors"),
+}
+"""What can guess for the target, and what a page reads for it, once it is chosen."""
+
+FILES = (*TARGET, *(name for names in DRAFTS.values() for name in names))
+"""The shipped files that a page may read."""
 
 _GZIP = 31  # zlib's number for a gzip header and the largest window
 
 
 @functools.cache
 def packed(name: str) -> bytes:
-    """Return a shipped file as it travels: gzip, 5.3 MB for the pair.
+    """Return a shipped file as it travels: gzip, 5.3 MB for the target and a draft.
 
     Of a number in bfloat16 the second byte (sign and most of the exponent) has few common values
     and the first hardly any. So the bytes of weights travel apart, first all the first ones, then

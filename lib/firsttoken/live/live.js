@@ -19,7 +19,6 @@ const NAMES = {
   speculation: "Speculative decoding, live",
   surprise: "Loss per token, live",
 };
-const NEEDS_DRAFT = ["speculation"];
 
 // Put a view in the place of its still figure. `shared` holds the settings: get() and
 // set(changes) on this side, and onChange(handler) for changes from Python.
@@ -28,7 +27,7 @@ async function start(root, name, host, shared) {
   root.setAttribute("role", "group");
   root.setAttribute("aria-label", NAMES[name]);
   const wait = waiting(root);
-  const engine = await untilLoaded(wait, host, NEEDS_DRAFT.includes(name));
+  const engine = await untilLoaded(wait, host, shared.get().draft);
   wait.done();
   const end = VIEWS[name](root, engine, shared);
   focusInside(root);
@@ -36,14 +35,13 @@ async function start(root, name, host, shared) {
 }
 
 // What fails on the way is told to the reader, who may have it tried again.
-async function untilLoaded(wait, host, withDraft) {
+async function untilLoaded(wait, host, draft) {
   for (;;) {
     try {
       const engine = await openEngine(host, wait.progress);
-      if (withDraft) await engine.need("draft", wait.progress);
+      if (draft) await engine.need(draft, wait.progress);
       return engine;
     } catch (error) {
-      await host.forget();
       await new Promise((again) => wait.failed(error, again));
     }
   }

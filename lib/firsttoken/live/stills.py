@@ -15,12 +15,15 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from firsttoken import plots
+from firsttoken.draft_heads import EagleDraft, MedusaDraft, SuffixDraft
 from firsttoken.evaluation import bits_per_byte, token_losses
-from firsttoken.generate import generate, speculative_generate
+from firsttoken.generate import Draft, generate, speculative_generate
 from firsttoken.inspection import look_inside
 from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.live import assets
 from firsttoken.llama import Llama, load_model
+from firsttoken.paths import data_path
+from firsttoken.protocols import Model
 from firsttoken.sampling import SamplingParams, next_token_distribution, softmax
 from firsttoken.speculative import Round
 from firsttoken.tokenizer import tokenizer
@@ -39,12 +42,13 @@ _MOST_SHOWN = 200  # tokens of a text that surprises: a longer one would make th
 _LEVELS = (0.5, 1, 2, 4, 8)  # bits: where the colour of a loss changes, as in views/surprise.js
 
 
-def framed(figure: str, draft: bool = False) -> str:
+def framed(figure: str, draft: str | None = None) -> str:
     """Return a still figure (HTML that says in words what it shows) with the button below it.
 
-    Without a script there is no button: it would do nothing.
+    The button says what it loads: the target, and a draft if there is one. Without a script there
+    is no button: it would do nothing.
     """
-    names = [name for name in assets.FILES if draft or not name.startswith("draft/")]
+    names = [*assets.TARGET, *(assets.DRAFTS[draft] if draft else ())]
     size = sum(assets.manifest()[name]["packed_bytes"] for name in names) / 1e6
     return (
         f'<figure class="ft-live-still">{figure}</figure><div class="ft-live-try">'
@@ -181,9 +185,20 @@ def cache(settings: Mapping[str, Any]) -> str:
     return framed(drawn(fig, alt))
 
 
+def draft_of(name: str) -> Model | Draft:
+    """Return what guesses for the target, by its name in `assets.DRAFTS`."""
+    if name == "suffix_automaton":
+        return SuffixDraft()
+    if name == "medusa_heads":
+        return MedusaDraft(target())
+    if name == "eagle_draft":
+        return EagleDraft(target())
+    return load_model(data_path(f"model/{name}"))
+
+
 def speculation(settings: Mapping[str, Any]) -> str:
     """Return a text coloured by what became of the draft's guesses."""
-    pair = target(), load_model("draft")
+    pair = target(), draft_of(settings["draft"])
     ids = tokenizer().encode_document(settings["text"])
     run = speculative_generate(*pair, ids, params_of(settings), settings["gamma"])
     kinds = [kind for round_ in run.rounds for kind in _kinds(round_)]
@@ -193,7 +208,7 @@ def speculation(settings: Mapping[str, Any]) -> str:
         f"{kinds.count('kept')} guesses of the draft were kept (purple), {kinds.count('replaced')} "
         f"replaced (red), and {kinds.count('bonus')} tokens came as a bonus (dotted)."
     )
-    return framed(_coloured(words, run.ids, [_LOOKS[kind] for kind in kinds]), draft=True)
+    return framed(_coloured(words, run.ids, [_LOOKS[kind] for kind in kinds]), settings["draft"])
 
 
 def surprise(settings: Mapping[str, Any]) -> str:

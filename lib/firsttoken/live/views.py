@@ -145,6 +145,9 @@ def _check_setting(name: str, value: Any) -> None:
         tokenizer().encode(value)
     elif name == "use_cache" and not isinstance(value, bool):
         raise ValueError(f"use_cache must be True or False, got {value!r}")
+    elif name == "draft":
+        if not isinstance(value, str) or value not in assets.DRAFTS:
+            raise ValueError(f"draft must be one of {', '.join(assets.DRAFTS)}, got {value!r}")
     elif name == "silenced":
         try:
             pairs = [(layer, head) for layer, head in value]
@@ -280,6 +283,7 @@ def cache(
 def speculation(
     text: str = READ_LINES,
     *,
+    draft: str = "draft",
     gamma: int = 4,
     temperature: float = 0.5,
     seed: int = 1,
@@ -287,13 +291,23 @@ def speculation(
 ) -> View:
     """Show which tokens of a draft the target keeps, and what that brings on the clock.
 
-    `speculative_generate(target, draft, ids, view.params, gamma)` writes the same text.
+    `draft` is what is chosen at first of what the reader can choose; `stills.draft_of` returns the
+    library's object of that name:
 
-    Raises: ValueError that names the argument: no text, a gamma outside 1 … 8, a temperature
-            outside 0 … 2, a negative seed, max_tokens outside 1 … 500.
+    - "draft", "pruned_draft": the shipped models of these names, of one layer each;
+    - "suffix_automaton": `SuffixDraft()`, no model;
+    - "medusa_heads": `MedusaDraft(target)`, which guesses four tokens at most;
+    - "eagle_draft": `EagleDraft(target)`.
+
+    `speculative_generate(target, stills.draft_of(draft), ids, view.params, gamma)` writes the same
+    text.
+
+    Raises: ValueError that names the argument: no text, a draft of another name, a gamma outside
+            1 … 8, a temperature outside 0 … 2, a negative seed, max_tokens outside 1 … 500.
     """
     settings = {
         "text": text,
+        "draft": draft,
         "gamma": gamma,
         "temperature": temperature,
         "seed": seed,

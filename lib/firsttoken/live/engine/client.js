@@ -9,6 +9,10 @@ import worker from "built/worker.txt";
 const FILES = {
   target: ["tokenizer.json", "target/config.json", "target/model.safetensors"],
   draft: ["draft/config.json", "draft/model.safetensors"],
+  pruned_draft: ["pruned_draft/config.json", "pruned_draft/model.safetensors"],
+  suffix_automaton: [],
+  medusa_heads: ["medusa_heads/model.safetensors"],
+  eagle_draft: ["eagle_draft/config.json", "eagle_draft/model.safetensors"],
 };
 
 // JupyterLab loads this module once per widget, yet all views of a page share an engine.
@@ -49,14 +53,20 @@ export async function openEngine(host, onProgress) {
   };
 }
 
-// Load a model once. What failed is forgotten, so that it can be tried again.
+// Load a model once, and of what has no files nothing. What failed is forgotten, so that it can be
+// tried again.
 function load(shared, model, host, onProgress) {
   if (!FILES[model]) throw new Error(`model must be target or draft, got ${model}`);
+  if (!FILES[model].length) return Promise.resolve();
   const { models } = shared;
   if (!models.has(model)) {
     const listeners = new Set();
     const tell = (...progress) => listeners.forEach((listener) => listener(...progress));
-    const loading = { listeners, done: fetchModel(shared, model, host, tell) };
+    const fetched = fetchModel(shared, model, host, tell).catch(async (error) => {
+      await host.forget(); // what came may be damaged
+      throw error;
+    });
+    const loading = { listeners, done: fetched };
     models.set(model, loading);
     loading.done.then(
       (arch) => (loading.arch = arch),

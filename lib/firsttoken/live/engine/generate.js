@@ -1,5 +1,6 @@
 // The token loops, as firsttoken.generate has them: with the same seed the same text.
 import { checkCount, checkIds } from "./checks.js";
+import { openDraft } from "./drafts.js";
 import { createRandom } from "./random.js";
 import { draw, largest, nextTokenDistribution, samplingParams, softmax } from "./sampling.js";
 import { verify } from "./speculative.js";
@@ -38,22 +39,23 @@ export async function write({ tokenizer, models }, asked, job) {
   }
 }
 
-// Continue a text by rounds, the draft guessing and the target checking: {ids, params, gamma,
-// max_tokens}, resolves as `write`, and to rounds [{drafted, accepted}]. Each round is told as
-// {tokens, rejected, drafted, accepted, draft_ms, check_ms, at_ms}; a token's `kind` is "kept",
-// "replaced" (the first that was rejected) or "bonus". Counts are those of the rule: they include
-// what was accepted behind the end of the text.
+// Continue a text by rounds, a draft guessing and the target checking: {ids, params, draft, gamma,
+// max_tokens}, resolves as `write`, and to rounds [{drafted, accepted}]. `draft` is a name in
+// drafts.js. Each round is told as {tokens, rejected, wanted, drafted, accepted, draft_ms, check_ms,
+// at_ms}: so many guesses were wanted, made and kept. A token's `kind` is "kept", "replaced" (the first
+// that was rejected) or "bonus". Counts are those of the rule: they include what was accepted behind
+// the end of the text.
 export async function speculate({ tokenizer, models }, asked, job) {
-  const { target, draft } = models;
-  if (!draft) throw new Error("draft is not loaded: `need` it first");
-  const { gamma = 4 } = asked;
+  const { target } = models;
+  const { draft: name = "draft", gamma = 4 } = asked;
   checkCount("gamma", gamma);
   const request = continuation(target, tokenizer, asked);
-  const caches = [target, draft].map((model) => model.newCache(request.maxLength));
+  const draft = openDraft(name, models, request);
+  const cache = target.newCache(request.maxLength);
   const rounds = [];
   try {
     while (!request.finishReason && !job.stopped) {
-      const round = speculativeRound(target, draft, caches, request, gamma);
+      const round = speculativeRound(target, cache, draft, request, gamma);
       const { drafted, accepted } = round;
       rounds.push({ drafted, accepted });
       job.tell({
@@ -65,33 +67,38 @@ export async function speculate({ tokenizer, models }, asked, job) {
     }
     return { ...request.result(), rounds };
   } finally {
-    for (const cache of caches) cache.free();
+    cache.free();
+    draft.free();
   }
 }
 
-function speculativeRound(target, draft, [targetCache, draftCache], request, gamma) {
+function speculativeRound(target, cache, draft, request, gamma) {
   const startMs = performance.now();
   // One token per round is the target's own, so that the last needs no draft.
   const wanted = Math.min(gamma, request.maxLength - request.ids.length - 1);
-  const { drafted, guesses } = propose(draft, draftCache, request, wanted);
+  const { drafted, guesses } = draft.propose(wanted);
   const draftedMs = performance.now();
-  const distributions = readRows(target, targetCache, request, drafted).map((logits, i) =>
+  const unread = request.ids.slice(cache.length);
+  const features = target.features([...unread, ...drafted], cache);
+  const distributions = lastRows(target, features, drafted.length + 1).map((logits, i) =>
     request.distribution(logits, drafted.slice(0, i)),
   );
   const tokens = verify(distributions, guesses, drafted, request.rng);
   const checkedMs = performance.now();
   const accepted = tokens.length - 1;
+  draft.observe?.(features.subarray(0, (unread.length + accepted) * target.arch.d_model));
   const last = accepted < drafted.length ? "replaced" : "bonus";
   const appended = [];
   for (const [i, id] of tokens.entries()) {
     appended.push({ ...request.append(id), kind: i < accepted ? "kept" : last });
     if (request.finishReason) break;
   }
-  // The last token is read with the next draft; what was rejected is forgotten.
-  targetCache.truncate(request.ids.length - 1);
+  // The last token is read with the next guesses; what was rejected is forgotten.
+  cache.truncate(request.ids.length - 1);
   return {
     tokens: appended,
     rejected: drafted.slice(accepted),
+    wanted,
     drafted: drafted.length,
     accepted,
     draft_ms: draftedMs - startMs,
@@ -99,29 +106,11 @@ function speculativeRound(target, draft, [targetCache, draftCache], request, gam
   };
 }
 
-// Guess up to n tokens with the draft, not beyond the end of the text: the tokens, and for each the
-// distribution that it was drawn from.
-function propose(draft, cache, request, n) {
-  cache.truncate(Math.min(cache.length, request.ids.length - 1));
-  const drafted = [];
-  const guesses = [];
-  while (drafted.length < n && drafted.at(-1) !== draft.arch.eos_id) {
-    const unread = [...request.ids, ...drafted].slice(cache.length);
-    const guess = request.distribution(draft.lastLogits(unread, cache), drafted);
-    guesses.push(guess);
-    drafted.push(draw(guess, request.rng));
-  }
-  return { drafted, guesses };
-}
-
-// The target's logits after the text and after each drafted token: γ+1 rows.
-function readRows(target, cache, request, drafted) {
-  const size = target.arch.vocab_size;
-  const logits = target.forward([...request.ids, ...drafted].slice(cache.length), cache);
-  const first = logits.length / size - drafted.length - 1;
-  return Array.from({ length: drafted.length + 1 }, (_, i) =>
-    logits.subarray((first + i) * size, (first + i + 1) * size),
-  );
+// The logits that the last n features stand for, row by row.
+function lastRows(target, features, n) {
+  const { d_model, vocab_size } = target.arch;
+  const logits = target.logitsOf(features.subarray(-n * d_model));
+  return Array.from({ length: n }, (_, i) => logits.subarray(i * vocab_size, (i + 1) * vocab_size));
 }
 
 // One request on its way: its text, its random numbers, its clock, and what ends it.
@@ -140,6 +129,8 @@ function continuation(model, tokenizer, { ids, params, max_tokens = 16 }) {
   const stream = tokenizer.stream();
   const request = {
     ids: text,
+    eosId: eos_id,
+    greedy: settings.temperature === 0,
     maxLength: Math.min(text.length + max_tokens, max_context),
     finishReason: null,
     rng: createRandom(settings.seed),

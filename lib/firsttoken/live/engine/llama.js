@@ -52,6 +52,29 @@ export function createModel(config, weightsBuffer) {
       return run.logits(n - 1, 1).slice();
     },
 
+    // What the model thinks at each of the tokens [T·D], for `logitsOf`.
+    features(ids, cache) {
+      const features = new Float32Array(ids.length * arch.d_model);
+      const afterChunk = (from, n) => features.set(run.features(0, n), from * arch.d_model);
+      run.pass(ids, cache, { afterChunk });
+      return features;
+    },
+
+    // The logits [n·V] that features [n·D] stand for.
+    logitsOf(features) {
+      const { d_model, vocab_size } = arch;
+      const n = features.length / d_model;
+      const logits = new Float32Array(n * vocab_size);
+      for (let from = 0; from < n; from += CHUNK) {
+        const rows = features.subarray(from * d_model, (from + CHUNK) * d_model);
+        logits.set(run.logitsOf(rows), from * vocab_size);
+      }
+      return logits;
+    },
+
+    // The vectors [n·D] that tokens come in as.
+    embeddings: (ids) => run.embeddings(ids),
+
     // A look into one pass without a cache: who looked where, and what each layer would have said
     // of the next token.
     inside(ids, silenced = []) {
@@ -73,7 +96,7 @@ export function createModel(config, weightsBuffer) {
   };
 }
 
-function readConfig(config) {
+export function readConfig(config) {
   if (config.model_type !== "llama" || config.hidden_act !== "silu" || config.rope_scaling) {
     throw new Error("The configuration is not that of a plain Llama model.");
   }
@@ -104,7 +127,7 @@ function readConfig(config) {
 }
 
 // Hugging Face's names of the tensors, to their shapes [out, in].
-function weightShapes(arch) {
+export function weightShapes(arch) {
   const { d_model: d, d_ff: f } = arch;
   const query = arch.n_heads * arch.head_dim;
   const key = arch.n_kv_heads * arch.head_dim;
@@ -125,7 +148,7 @@ function weightShapes(arch) {
 }
 
 // The kernel with its memory, of which pieces are given out, and taken back when they are free.
-function openKernel() {
+export function openKernel() {
   if (!WebAssembly.validate(kernelBytes)) {
     throw new Error("This browser cannot run the model: it lacks the vector instructions (SIMD).");
   }
@@ -159,15 +182,17 @@ function openKernel() {
   };
 }
 
+// Copy a matrix to the kernel; return where it is.
+export function loadMatrix(heap, buffer, { offset, length }) {
+  const at = heap.take(length);
+  new Uint8Array(heap.kernel.memory.buffer).set(new Uint8Array(buffer, offset, length), at);
+  heap.kernel.interleave(at, at + length);
+  return at;
+}
+
 // Copy the weights to the kernel; return where they are, by layer, the vectors of norms as f32.
-function loadWeights(heap, arch, buffer, tensors) {
-  const matrix = (name) => {
-    const { offset, length } = tensors.get(name);
-    const at = heap.take(length);
-    new Uint8Array(heap.kernel.memory.buffer).set(new Uint8Array(buffer, offset, length), at);
-    heap.kernel.interleave(at, at + length);
-    return at;
-  };
+export function loadWeights(heap, arch, buffer, tensors) {
+  const matrix = (name) => loadMatrix(heap, buffer, tensors.get(name));
   const vector = (name) => {
     const { offset, length } = tensors.get(name);
     const halves = new Uint16Array(buffer.slice(offset, offset + length));
@@ -187,13 +212,14 @@ function loadWeights(heap, arch, buffer, tensors) {
       down: matrix(name("mlp.down_proj")),
     };
   });
-  const embedding = matrix("model.embed_tokens.weight");
+  const name = "model.embed_tokens.weight"; // a draft may use the target's
+  const embedding = tensors.has(name) ? matrix(name) : undefined;
   return { blocks, embedding, finalNorm: vector("model.norm.weight") };
 }
 
 // Keys and values of `capacity` tokens: for each layer and KV head the keys, in blocks of sixteen
 // positions, [capacity/16, H, 16], as the kernel compares them, then the values, [capacity, H].
-function openCache(heap, arch, capacity) {
+export function openCache(heap, arch, capacity) {
   const { n_layers, n_kv_heads, head_dim } = arch;
   const places = Math.ceil(capacity / BLOCK) * BLOCK;
   const headBytes = places * head_dim * 4;
@@ -218,7 +244,7 @@ function openCache(heap, arch, capacity) {
   };
 }
 
-function openPass(heap, arch, weights) {
+export function openPass(heap, arch, weights) {
   const { d_model, n_heads, n_kv_heads, head_dim, d_ff, vocab_size, norm_eps } = arch;
   const { kernel } = heap;
   const group = n_heads / n_kv_heads;
@@ -245,26 +271,28 @@ function openPass(heap, arch, weights) {
   // many the last chunk had: its residual stream is what `logits` reads. `watch` may have
   // `silenced`, and functions that are called on the way.
   function pass(ids, cache, watch = {}) {
-    check(ids, cache);
+    checkCount("the number of ids", ids.length, 1);
+    for (const id of ids) checkIndex("token ids", id, vocab_size);
+    const enter = (from, n) => heap.floats.set(embeddings(ids.slice(from, from + n)), at.x / 4);
+    return through(ids.length, enter, cache, watch);
+  }
+
+  // The same for whatever `enter(from, n)` writes to the residual stream in the tokens' place.
+  function through(size, enter, cache, watch = {}) {
+    if (cache.length + size > cache.capacity) {
+      throw new Error(
+        `The cache holds ${cache.length} of ${cache.capacity} tokens; ${size} more do not fit.`,
+      );
+    }
     makeRoomToAttend(cache.capacity);
     let n = 0;
-    for (let from = 0; from < ids.length; from += n) {
-      n = Math.min(CHUNK, ids.length - from);
-      chunk(ids.slice(from, from + n), cache, watch);
+    for (let from = 0; from < size; from += n) {
+      n = Math.min(CHUNK, size - from);
+      enter(from, n);
+      chunk(n, cache, watch);
       watch.afterChunk?.(from, n);
     }
     return n;
-  }
-
-  function check(ids, cache) {
-    checkCount("the number of ids", ids.length, 1);
-    for (const id of ids) checkIndex("token ids", id, vocab_size);
-    if (cache.length + ids.length > cache.capacity) {
-      throw new Error(
-        `The cache holds ${cache.length} of ${cache.capacity} tokens; ` +
-          `${ids.length} more do not fit.`,
-      );
-    }
   }
 
   function makeRoomToAttend(capacity) {
@@ -274,10 +302,8 @@ function openPass(heap, arch, weights) {
     attending = { at: heap.take(size), size };
   }
 
-  function chunk(ids, cache, watch) {
-    const n = ids.length;
+  function chunk(n, cache, watch) {
     const rotation = rotations(cache.length, n);
-    embed(ids);
     weights.blocks.forEach((block, layer) => {
       norm(n, block.attentionNorm);
       kernel.product(at.h, n, block.q, d_model, n_heads * head_dim, at.q);
@@ -301,8 +327,8 @@ function openPass(heap, arch, weights) {
     cache.length += n;
   }
 
-  function embed(ids) {
-    const bits = new Uint32Array(heap.floats.buffer, at.x, ids.length * d_model);
+  function embeddings(ids) {
+    const bits = new Uint32Array(ids.length * d_model);
     const halves = new Uint16Array(heap.floats.buffer, weights.embedding, vocab_size * d_model);
     ids.forEach((id, row) => {
       for (let i = 0; i < d_model; i += 1) {
@@ -311,6 +337,7 @@ function openPass(heap, arch, weights) {
         bits[row * d_model + i] = halves[id * d_model + place] << 16;
       }
     });
+    return new Float32Array(bits.buffer);
   }
 
   // h = x / root mean square of x · gain, row by row, from row `first` on.
@@ -419,15 +446,23 @@ function openPass(heap, arch, weights) {
     for (let i = 0; i < n * d_model; i += 1) floats[x + i] += floats[y + i];
   }
 
-  // The logits [n·V] of n rows of the last chunk, from `first` on: a view, good until the next.
-  function logits(first, n) {
+  // The features [n·D] of n rows of the last chunk, from `first` on: a view, good until the next.
+  function features(first, n) {
     norm(n, weights.finalNorm, first);
-    const from = at.h + first * d_model * 4;
-    kernel.product(from, n, weights.embedding, d_model, vocab_size, at.logits);
+    return new Float32Array(heap.floats.buffer, at.h + first * d_model * 4, n * d_model);
+  }
+
+  // Their logits [n·V], a view as well.
+  const logits = (first, n) => logitsOf(features(first, n));
+
+  function logitsOf(rows) {
+    const n = rows.length / d_model;
+    heap.floats.set(rows, at.h / 4);
+    kernel.product(at.h, n, weights.embedding, d_model, vocab_size, at.logits);
     return new Float32Array(heap.floats.buffer, at.logits, n * vocab_size);
   }
 
-  return { pass, logits };
+  return { at, pass, through, features, logits, logitsOf, embeddings };
 }
 
 // How far one position turns each pair, in f32 throughout, as `rope.rope_frequencies`.

@@ -81,6 +81,18 @@ export function draw(probabilities, { random }) {
   throw new Error("probabilities must be not negative, finite, not all 0");
 }
 
+// Return a token: the first to arrive, if each comes as often as its probability says. In the library
+// siblings are drawn so, without replacement.
+export function drawFirst(probabilities, { exponential }) {
+  let first = 0;
+  let soonest = Infinity;
+  for (let id = 0; id < probabilities.length; id += 1) {
+    const arrival = exponential() / probabilities[id];
+    if (arrival < soonest) [first, soonest] = [id, arrival];
+  }
+  return first;
+}
+
 // Return the first place of the largest number.
 export function argmax(numbers) {
   let best = 0;

@@ -3,6 +3,7 @@
 /*! With parts of @huggingface/tokenizers, Apache License 2.0, and of @noble/hashes, MIT License,
     (c) 2022 Paul Miller. */
 import { checkIds, checkIndex } from "./checks.js";
+import { createEagle, createMedusa } from "./draft_heads.js";
 import { likeliest, speculate, write } from "./generate.js";
 import { createModel } from "./llama.js";
 import { losses } from "./losses.js";
@@ -71,7 +72,12 @@ async function load({ model, files }) {
   const json = (name) => JSON.parse(new TextDecoder().decode(found[name]));
   if (found["tokenizer.json"]) tokenizer = createTokenizer(json("tokenizer.json"));
   const weights = found[`${model}/model.safetensors`];
-  models[model] = createModel(json(`${model}/config.json`), weights);
+  if (model === "medusa_heads") {
+    models[model] = createMedusa(weights);
+  } else {
+    const create = model === "eagle_draft" ? createEagle : createModel;
+    models[model] = create(json(`${model}/config.json`), weights);
+  }
   return models[model].arch;
 }
 
@@ -177,7 +183,7 @@ function checkHeads(silenced, { n_layers, n_heads }) {
 // The logits [T·V] that follow each token of `ids`; with the cache every token is read alone.
 function logits({ model, ids, use_cache = false }) {
   const read = models[model];
-  if (!read) throw new Error(`model must be target or draft and loaded, got ${model}`);
+  if (!read?.forward) throw new Error(`model must be target or draft and loaded, got ${model}`);
   checkIds(ids, read.arch);
   if (!use_cache) return read.forward(ids);
   const cache = read.newCache(ids.length);

@@ -97,6 +97,28 @@ export function slider(label, { min, max, step = 1, value, format = String }, on
   return { element: make("div", { class: "ft-slider" }, name, readout, input), set };
 }
 
+// One of some entries, {key: {name, about}}; what it is stands below.
+export function menu(label, entries, value, onChange) {
+  const id = newId();
+  const options = Object.entries(entries).map(([key, { name }]) =>
+    make("option", { value: key }, name),
+  );
+  const select = make("select", { id, "aria-describedby": `${id}-about` }, ...options);
+  const about = make("p", { class: "ft-note", id: `${id}-about` });
+  const set = (key) => {
+    select.value = key;
+    about.textContent = entries[key].about;
+  };
+  set(value);
+  select.addEventListener("change", () => {
+    set(select.value);
+    onChange(select.value);
+  });
+  const element = make("div", { class: "ft-menu" }, make("label", { for: id }, label), select);
+  element.append(about);
+  return { element, set };
+}
+
 // A whole number from min to max; what is no such number is marked and not handed on.
 export function numberField(label, { min, max, value }, onInput) {
   const id = newId();

@@ -1,8 +1,9 @@
-// Chapter 12: a text coloured by what became of the draft's guesses, and a race against plain
+// Chapters 12 and 13: a text coloured by what became of the draft's guesses, and a race against plain
 // decoding that shows where the time of a round goes.
-import { button, enable, make, numberField, painter, pieceNodes, slider, status } from "./parts.js";
-import { textField, toggle } from "./parts.js";
-import { compared, counted, expectedTokens, roundTimes } from "./rounds.js";
+import { DRAFTS } from "./drafts.js";
+import { button, enable, make, menu, numberField, painter, pieceNodes } from "./parts.js";
+import { slider, status, textField, toggle } from "./parts.js";
+import { compared, counted, expectedOver, roundTimes } from "./rounds.js";
 import { count, figure, figures, legend, plural, rateBars, short, writtenText } from "./writing.js";
 
 export function speculation(root, engine, shared) {
@@ -13,9 +14,10 @@ export function speculation(root, engine, shared) {
   let handle; // of what is being written
   let busy = false;
   let stopped = false;
-  let shownGamma = given.gamma; // that of the rounds
+  let shown = { draft: given.draft, gamma: given.gamma }; // those of the rounds
 
   const text = textField("Your text", given.text, (words) => shared.set({ text: words }));
+  const draft = menu("Draft", DRAFTS, given.draft, (name) => shared.set({ draft: name }));
   const gamma = slider("Guesses per round, γ", { min: 1, max: 8, value: given.gamma }, (value) =>
     shared.set({ gamma: value }),
   );
@@ -44,6 +46,7 @@ export function speculation(root, engine, shared) {
   );
   root.append(
     text.element,
+    draft.element,
     make("div", { class: "ft-sliders" }, gamma.element, temperature.element),
     make("div", { class: "ft-row" }, write, race, seed.element),
     news.element,
@@ -52,8 +55,8 @@ export function speculation(root, engine, shared) {
   const drawAll = () => {
     output.flush();
     track.flush();
-    numbers.draw(rounds, shownGamma);
-    clock.draw(rounds, shownGamma, plain);
+    numbers.draw(rounds);
+    clock.draw(rounds, shown, plain);
   };
   const paint = painter(drawAll);
   news.show("The draft guesses, and one pass of the target checks all guesses of a round.");
@@ -92,16 +95,26 @@ export function speculation(root, engine, shared) {
     return { ids: [eos_id, ...ids], params, max_tokens };
   }
 
+  // Weights come when their draft is to guess, and only then. No clock runs meanwhile.
+  async function loadDraft() {
+    const { draft: name } = shared.get();
+    const megabytes = (bytes) => (bytes / 1e6).toFixed(1);
+    await engine.need(name, (loaded, total) => {
+      if (loaded < total) news.show(`Loading ${megabytes(loaded)} of ${megabytes(total)} MB.`);
+    });
+    return name;
+  }
+
   async function speculate() {
+    const draftName = await loadDraft();
     const request = await asked();
     if (plain?.key !== JSON.stringify(request)) plain = undefined;
-    shownGamma = shared.get().gamma;
+    shown = { draft: draftName, gamma: shared.get().gamma };
     rounds = [];
     results.hidden = false;
-    output.begin(shared.get().text);
+    output.begin(shared.get().text, `Draft: ${DRAFTS[shown.draft].name}, γ = ${shown.gamma}`);
     track.begin();
-    const options = { ...request, gamma: shownGamma };
-    handle = engine.speculate(options, (round) => {
+    handle = engine.speculate({ ...request, ...shown }, (round) => {
       rounds.push(round);
       output.add(round);
       track.add(round);
@@ -110,10 +123,11 @@ export function speculation(root, engine, shared) {
     });
     if (stopped) handle.stop();
     await handle.done;
-    return summary(rounds, shownGamma, plain);
+    return summary(rounds, shown, plain);
   }
 
   async function raceBoth() {
+    await loadDraft();
     const request = await asked();
     const run = { key: JSON.stringify(request), ids: [], steps: [] };
     handle = engine.write({ ...request, top: 0 }, ({ id, step_ms }) => {
@@ -130,6 +144,7 @@ export function speculation(root, engine, shared) {
 
   shared.onChange((settings) => {
     text.set(settings.text);
+    draft.set(settings.draft);
     gamma.set(settings.gamma);
     temperature.set(settings.temperature);
     seed.set(settings.seed);
@@ -145,7 +160,13 @@ function colouredText() {
   );
   const names = { kept: "guess, kept", replaced: "guess, replaced", bonus: "bonus of the target" };
   const row = make("div", { class: "ft-row" }, legend(names), rejected.element);
-  return { ...text, element: make("section", { class: "ft-fate" }, row, text.element) };
+  const heading = make("p", { class: "ft-heading" });
+  const begin = (prompt, title) => {
+    heading.textContent = title;
+    text.begin(prompt);
+  };
+  const element = make("section", { class: "ft-fate" }, heading, row, text.element);
+  return { ...text, begin, element };
 }
 
 function roundSpans({ tokens, rejected }) {
@@ -209,18 +230,23 @@ function roundTrack() {
 }
 
 function countedFigures() {
-  const list = figures({
+  const names = {
     alpha: "Guesses kept, of those that were looked at: α",
     per_pass: "Tokens per pass of the target, counted",
-    formula: make("span", {}, "By formula, 1 + α + … + α", make("sup", {}, "γ")),
-  });
-  const draw = (rounds, gamma) => {
+    formula: "By formula",
+  };
+  const list = figures(names);
+  const draw = (rounds) => {
     const { accepted, looked_at, alpha, tokens, per_pass } = counted(rounds);
-    if (alpha === undefined) return;
+    if (alpha === undefined) return Object.keys(names).forEach((key) => list.set(key, "", "–"));
     list.set("alpha", alpha, `${count(accepted)} of ${count(looked_at)}: ${alpha.toFixed(2)}`);
     const each = `${count(tokens)} in ${plural(rounds.length, "pass", "passes")}: `;
     list.set("per_pass", per_pass, each + per_pass.toFixed(2));
-    const says = expectedTokens(alpha, gamma);
+    const says = expectedOver(rounds, alpha);
+    const alike = rounds.slice(1).every(({ drafted, wanted }) => drafted === wanted);
+    const power = make("sup", {}, "γ");
+    const own = alike ? "" : ", γ as in each round";
+    list.rename("formula", make("span", {}, "By formula, 1 + α + … + α", power, own));
     list.set("formula", says, `${says.toFixed(2)} (${signedPercent(says / per_pass - 1)})`);
   };
   return { element: list.element, draw };
@@ -242,8 +268,8 @@ function clockPanel() {
   const round = legend(parts, { draft: took.draft.element, check: took.check.element });
   const costs = figures({
     step: "A step of plain decoding",
-    draft_cost: "A step of the draft, in such steps: c",
-    check_cost: "A check of γ + 1 tokens, in such steps: v",
+    draft_cost: "",
+    check_cost: "",
     predicted: "Speed-up by formula, from α, c and v",
     measured: "Speed-up, measured",
     with_free_check: "By formula, if a check cost one step",
@@ -264,15 +290,15 @@ function clockPanel() {
     costs.element,
     why,
   );
-  const draw = (rounds, gamma, plain) => {
+  const draw = (rounds, shown, plain) => {
     const times = roundTimes(rounds);
-    const race = plain && compared(rounds, gamma, plain);
+    const race = plain && compared(rounds, shown.gamma, plain);
     element.hidden = !times;
     costs.element.hidden = why.hidden = !race;
     bars.draw({ plain: race?.plain_per_second, drafted: times?.per_second });
-    verdict.textContent = race ? verdictOf(race) : "";
+    verdict.textContent = race ? verdictOf(race, shown.draft) : "";
     if (times) drawRound(times);
-    if (race) drawCosts(race, gamma, counted(rounds).alpha);
+    if (race) drawCosts(race, shown);
   };
   const drawRound = (times) => {
     for (const [i, name] of Object.keys(parts).entries()) {
@@ -281,10 +307,15 @@ function clockPanel() {
       took[name].set(value, `${short(value)} ms`);
     }
   };
-  const drawCosts = (race, gamma, alpha) => {
-    const { draft_cost: c, check_cost: v } = race;
-    const says = expectedTokens(alpha, gamma).toFixed(2);
-    const fraction = `${says} / (${gamma} · ${short(c)} + ${short(v)})`;
+  const drawCosts = (race, { draft, gamma }) => {
+    const { draft_cost: c, check_cost: v, guesses } = race;
+    const written = (x) => (Number.isInteger(x) ? x : x.toFixed(1));
+    const times = `${written(guesses)} · ${short(c)}`;
+    const fraction = `${race.tokens.toFixed(2)} / (${times} + ${short(v)})`;
+    const [first, ...rest] = DRAFTS[draft].step;
+    costs.rename("draft_cost", `${first.toUpperCase()}${rest.join("")}, in such steps: c`);
+    const size = guesses === gamma ? "γ + 1 tokens" : `${written(guesses + 1)} tokens on average`;
+    costs.rename("check_cost", `A check of ${size}, in such steps: v`);
     costs.set("step", race.step_ms, `${short(race.step_ms)} ms`);
     costs.set("draft_cost", c, short(c));
     costs.set("check_cost", v, short(v));
@@ -295,19 +326,22 @@ function clockPanel() {
   return { element, draw };
 }
 
-function verdictOf({ measured, check_cost }) {
+function verdictOf({ measured, draft_cost, check_cost }, draft) {
   const verdict = `${short(measured)} times as fast as plain decoding`;
-  return `${verdict}; a check costs ${short(check_cost)} steps.`;
+  const cost = draft_cost < 0.005 ? "next to nothing" : `${short(draft_cost)} steps`;
+  const costs = `${DRAFTS[draft].step} costs ${cost}, a check ${short(check_cost)} steps`;
+  return `${verdict}; ${costs}.`;
 }
 
-function summary(rounds, gamma, plain) {
+function summary(rounds, { draft, gamma }, plain) {
   const { per_pass, tokens } = counted(rounds);
   if (!rounds.length) return "Stopped before the end of the first round.";
   const passes = `${plural(tokens, "token")} in ${plural(rounds.length, "pass", "passes")}`;
   const words = `${passes} of the target, ${per_pass.toFixed(2)} per pass.`;
   const race = plain && compared(rounds, gamma, plain);
+  if (!race && plain) return `${words} ${textsOf(rounds, plain)}`;
   if (!race) return `${words} Race plain decoding to see the clock.`;
-  return `${words} ${verdictOf(race)} ${textsOf(rounds, plain)}`;
+  return `${words} ${verdictOf(race, draft)} ${textsOf(rounds, plain)}`;
 }
 
 function textsOf(rounds, { ids }) {

@@ -51,12 +51,17 @@ export function figure(name) {
 // Named figures, one below the other.
 export function figures(names) {
   const list = make("dl", { class: "ft-figures" });
-  const values = {};
+  const [labels, values] = [{}, {}];
   for (const [key, name] of Object.entries(names)) {
+    labels[key] = make("dt", {}, name);
     values[key] = figure(key);
-    list.append(make("div", {}, make("dt", {}, name), make("dd", {}, values[key].element)));
+    list.append(make("div", {}, labels[key], make("dd", {}, values[key].element)));
   }
-  return { element: list, set: (key, value, words) => values[key].set(value, words) };
+  return {
+    element: list,
+    set: (key, value, words) => values[key].set(value, words),
+    rename: (key, name) => labels[key].replaceChildren(name),
+  };
 }
 
 // Bars of tokens per second, one for each of `names`; undefined: not measured yet.
