@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from firsttoken import live
+from firsttoken.draft_heads import EagleDraft, MedusaDraft, SuffixDraft
 from firsttoken.evaluation import bits_per_byte
 from firsttoken.generate import speculative_generate
 from firsttoken.inspection import look_inside
@@ -134,15 +135,16 @@ def test_a_still_without_words_is_refused(alt):
 
 
 def test_the_button_says_what_loading_costs():
-    target = sum(
-        assets.manifest()[name]["packed_bytes"]
-        for name in assets.FILES
-        if not name.startswith("draft/")
-    )
-    everything = sum(entry["packed_bytes"] for entry in assets.manifest().values())
+    sizes = {name: entry["packed_bytes"] for name, entry in assets.manifest().items()}
+    own = {
+        draft: sum(size for name, size in sizes.items() if name.startswith(f"{draft}/"))
+        for draft in assets.DRAFTS
+    }
+    target = sum(sizes.values()) - sum(own.values())
     assert f"{target / 1e6:.1f} MB" in stills.framed("")
-    assert f"{everything / 1e6:.1f} MB" in stills.framed("", draft=True)
-    assert f"{everything / 1e6:.1f}" != f"{target / 1e6:.1f}"
+    for draft, size in own.items():
+        assert f"{(target + size) / 1e6:.1f} MB" in stills.framed("", draft)
+        assert (size > 50_000) == (draft != "suffix_automaton")
 
 
 def test_cache_still_shows_what_is_kept():
@@ -156,13 +158,17 @@ def test_cache_still_shows_what_is_kept():
         assert said in picture["aria-label"]
 
 
+@pytest.mark.parametrize("draft", assets.DRAFTS)
 @pytest.mark.parametrize("temperature", [0, 1])
-def test_speculation_still_counts_as_the_library_does(temperature):
-    view = live.speculation("class A:\n", temperature=temperature, max_tokens=30)
-    pair = load_model("target"), load_model("draft")
-    run = speculative_generate(
-        *pair, tokenizer().encode_document("class A:\n"), view.params, gamma=4
-    )
+def test_speculation_still_counts_as_the_library_does(draft, temperature):
+    view = live.speculation("class A:\n", draft=draft, temperature=temperature, max_tokens=30)
+    target = load_model("target")
+    library = {
+        "suffix_automaton": SuffixDraft,
+        "medusa_heads": lambda: MedusaDraft(target),
+        "eagle_draft": lambda: EagleDraft(target),
+    }.get(draft, lambda: load_model(data_path(f"model/{draft}")))
+    run = speculative_generate(target, library(), view.ids, view.params, gamma=4)
     assert len(run.ids) == 30  # all that was accepted is in the text
     bonus = sum(r.accepted == r.drafted for r in run.rounds)
     (words,) = [given["aria-label"] for _, given in Elements(view.still).found if "role" in given]
