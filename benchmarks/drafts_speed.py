@@ -75,11 +75,11 @@ MEASURED_CODE = code_digest(
 )
 N_PLACES, N_PROMPT, N_NEW, N_ROUNDS = 6, 64, 128, 5
 N_TRIED = 400  # greedy texts; few do not loop
-GAMMAS, TREES = (1, 2, 3, 4, 5, 6), (6, 10)
+GAMMAS, TREES = (1, 2, 3, 4, 6), (6, 10)
 TEMPERATURES = (0.0, 1.0)
 ROWS = range(1, 10)
 SURE = 0.5  # below this probability of its guess, a draft that stops makes no more
-LONG = 4  # tokens that must have stood before, where a look-up goes first
+LONG = 2  # tokens that must have stood before, where a look-up goes first
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,6 @@ def candidates(target: Llama, work: Path | None, alpha: dict[str, list]) -> dict
                 SuffixDraft(min_match=LONG), EagleDraft(target, min_confidence=SURE)
             ),
             (3, 4, 6, 8),
-        ),
-        "recurrent, while sure": Candidate(
-            lambda _: RecurrentDraft(target, min_confidence=SURE), (2, 3, 4, 6)
         ),
         "suffix, else recurrent": Candidate(
             lambda _: FirstDraft(
