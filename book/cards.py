@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from firsttoken.architectures import ARCHITECTURES, HYBRIDS
 from firsttoken.batching import Request, simulate
 from firsttoken.checkpoint import read_checkpoint
+from firsttoken.drafts import best_tree
 from firsttoken.flash import flash_steps
 from firsttoken.generate import speculative_generate
 from firsttoken.hardware import ACCELERATORS
@@ -186,6 +187,25 @@ def speculative(ax: Axes) -> None:
     ax.set(xlim=(-0.7, 13.7), ylim=(0, 5.2))
 
 
+def drafts(ax: Axes) -> None:
+    """The tree of twelve guesses that is likeliest to help, and the branch that was right."""
+    stored = json.loads(data_path("measured/drafts.json").read_text("utf-8"))
+    ranks = np.array(stored["measured"][stored["shipped"]["eagle_draft"]]["ranks"])
+    parents = best_tree(ranks, 12)
+    depth, across, below = [0], [0.0], [0] * (len(ranks) + 1)
+    for parent in parents:
+        depth.append(depth[parent + 1] + 1)
+        across.append(below[depth[-1]])
+        below[depth[-1]] += 1
+    for i, parent in enumerate(parents, 1):
+        ends = [parent + 1, i]
+        line = [depth[j] for j in ends], [across[j] for j in ends]
+        ax.plot(*line, color=COLORS["ink"], lw=1.5, zorder=1)
+    colors = [COLORS["target" if y == 0 else "draft"] for y in across]
+    ax.scatter(depth, across, s=130, c=colors, zorder=2)
+    ax.set(xlim=(-0.4, max(depth) + 0.4), ylim=(max(across) + 0.6, -0.6))
+
+
 def batching(ax: Axes) -> None:
     """Requests that wait, have their prompt read, and get tokens, four of them at a time."""
     rng = np.random.default_rng(4)
@@ -244,6 +264,7 @@ PICTURES = {
     "10_pruning": pruning,
     "11_sampling": sampling,
     "12_speculative": speculative,
+    "13_drafts": drafts,
     "14_batching": batching,
     "15_paging": paging,
 }

@@ -627,6 +627,122 @@ def times_cheaper(n_small, n_large, tokens, share):
     return 1 / share
 """,
     ),
+    Answer(
+        "13_drafts",
+        "1",
+        "by walking up",
+        "passed",
+        """
+def tokens_of_tree(alpha, parents):
+    def chance(i):
+        branch = [i]
+        while parents[branch[-1]] >= 0:
+            branch.append(parents[branch[-1]])
+        found = 1.0
+        for depth, node in enumerate(branch[::-1]):
+            rank = sum(parents[j] == parents[node] for j in range(node))
+            found *= alpha[depth][rank]
+        return found
+
+    return 1 + sum(map(chance, range(len(parents))))
+""",
+    ),
+    Answer(
+        "13_drafts",
+        "1",
+        "without the target's token",
+        "failed And the token of the target?",
+        """
+def tokens_of_tree(alpha, parents):
+    chance, depth = [1.0], [-1]
+    for i, parent in enumerate(parents):
+        depth.append(depth[parent + 1] + 1)
+        chance.append(chance[parent + 1] * alpha[depth[-1]][parents[:i].count(parent)])
+    return sum(chance[1:])
+""",
+    ),
+    Answer(
+        "13_drafts",
+        "2",
+        "by exercise 1",
+        "passed",
+        """
+def next_parent(alpha, parents):
+    def depth(i):
+        return -1 if i < 0 else depth(parents[i]) + 1
+
+    best, most = -1, -1.0
+    for node in range(-1, len(parents)):
+        if depth(node) + 1 >= len(alpha) or parents.count(node) >= len(alpha[0]):
+            continue
+        more = expected_tree_tokens(np.array(alpha), [*parents, node])
+        if more > most + 1e-12:
+            best, most = node, more
+    return best
+""",
+    ),
+    Answer(
+        "13_drafts",
+        "2",
+        "always at the end",
+        "failed That makes a row. Compare with a second try further up.",
+        """
+def next_parent(alpha, parents):
+    return len(parents) - 1
+""",
+    ),
+    Answer(
+        "13_drafts",
+        "3",
+        "a test of sums alone",
+        "failed",
+        """
+def second_try_test(implementation):
+    wanted, drawn = implementation(np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.2, 0.6]), 2)
+    assert np.isclose(wanted.sum(), 1) and np.isclose(drawn.sum(), 1)
+""",
+    ),
+    Answer(
+        "13_drafts",
+        "3",
+        "by what comes out",
+        "passed",
+        """
+def second_try_test(implementation):
+    p, q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.2, 0.6])
+    wanted, drawn = implementation(p, q, 2)
+    assert drawn[2] == 0 and np.allclose(drawn[:2], 0.5)
+    assert wanted[2] == 0 and np.isclose(wanted[0], 3 * wanted[1])
+
+def repaired_try(p, q, first):
+    wanted, drawn = np.clip(p - q, 0, None), np.delete(q, first)
+    drawn = drawn / (drawn.sum() or 1)
+    return wanted / wanted.sum(), np.insert(drawn, first, 0.0)
+""",
+    ),
+    Answer(
+        "13_drafts",
+        "4",
+        "all at once",
+        "passed",
+        """
+def how_far(alpha, n, pass_s, draft_s):
+    gammas = np.arange(9)
+    tokens = np.cumsum(alpha ** gammas)
+    seconds = np.array([pass_s(n, int(g) + 1) + g * draft_s(n) for g in gammas])
+    return int(np.argmax(tokens / seconds))
+""",
+    ),
+    Answer(
+        "13_drafts",
+        "4",
+        "most tokens a pass",
+        "failed More tokens in a pass is not more tokens a second.",
+        """
+def how_far(alpha, n, pass_s, draft_s):
+    return 8
+""",
+    ),
     *(
         Answer(
             "06_attention",
