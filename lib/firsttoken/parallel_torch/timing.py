@@ -20,7 +20,8 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 class CollectiveTimes:
     """Times of one collective, and those that a link fitted on two of the sizes predicts.
 
-    `seconds` are lower quartiles over the rounds; `fitted_on` are the indices of the two sizes.
+    `seconds` are lower quartiles over the rounds; `fitted_on` are the indices of the two sizes,
+    None where the link was given.
 
     Units: bytes (as the closed forms take them), seconds, bytes/s
     """
@@ -30,13 +31,13 @@ class CollectiveTimes:
     n_bytes: tuple[int, ...]
     seconds: tuple[float, ...]
     predictions: tuple[float, ...]
-    fitted_on: tuple[int, int]
+    fitted_on: tuple[int, int] | None
     latency_s: float
     link_bandwidth: float
 
     @property
     def errors(self) -> tuple[float, ...]:
-        """The relative error of each prediction; 0 for the two sizes of the fit."""
+        """The relative error of each prediction; about 0 for the two sizes of the fit."""
         pairs = zip(self.predictions, self.seconds, strict=True)
         return tuple(predicted / seconds - 1 for predicted, seconds in pairs)
 
@@ -48,10 +49,13 @@ def time_collective(
     name: str = "all_reduce",
     rounds: int = 20,
     fitted_on: tuple[int, int] = (0, -1),
+    link: tuple[float, float] | None = None,
 ) -> CollectiveTimes:
-    """Time a collective of `firsttoken.parallel_torch` over sizes, and predict all from two.
+    """Time a collective over sizes, and predict all of them from two.
 
-    All processes start a round together; it takes as long as the slowest of them.
+    All processes start together, and a collective takes as long as the slowest of them. `link`,
+    (latency_s, link_bandwidth) of another fit, is taken instead of one: does the formula also know
+    what another number of processes does?
 
     Raises: ValueError for an unknown collective, sizes that are not whole numbers of float32 on
             every process, times that do not grow from the one size of the fit to the other, and as
@@ -67,19 +71,21 @@ def time_collective(
     taken = workers.call(collective_seconds, name, list(n_bytes), rounds, n=n)
     slowest = np.max(taken, axis=0)  # [sizes, rounds]
     seconds = np.quantile(slowest, 0.25, axis=1)
-    low, high = (index % len(n_bytes) for index in fitted_on)
     n_passes, predict = (2, ring_all_reduce_s) if name == "all_reduce" else (1, all_gather_s)
-    small, large = ((n_bytes[index], float(seconds[index])) for index in (low, high))
-    latency_s, bandwidth = fit_link(n, small, large, n_passes)
+    fitted = None if link else (fitted_on[0] % len(n_bytes), fitted_on[1] % len(n_bytes))
+    if fitted is not None:
+        small, large = ((n_bytes[index], float(seconds[index])) for index in fitted)
+        link = fit_link(n, small, large, n_passes)
+    assert link is not None
     # A fit may cut the axis below zero; the closed forms take no negative latency.
-    latency_s = max(0.0, latency_s)
+    latency_s, bandwidth = max(0.0, link[0]), link[1]
     return CollectiveTimes(
         name=name,
         n=n,
         n_bytes=tuple(n_bytes),
         seconds=tuple(map(float, seconds)),
         predictions=tuple(predict(size, n, bandwidth, latency_s) for size in n_bytes),
-        fitted_on=(low, high),
+        fitted_on=fitted,
         latency_s=latency_s,
         link_bandwidth=bandwidth,
     )
@@ -88,23 +94,27 @@ def time_collective(
 def collective_seconds(
     wire: Wire, name: str, n_bytes: Sequence[int], rounds: int
 ) -> list[list[float]]:
-    """Return the seconds of each size and round on this process, after one round to warm up."""
-    result = []
+    """Return the seconds of each size and round on this process, after one round to warm up.
+
+    The sizes come in turn, so that a busy moment of the machine hits all of them.
+    """
+    calls: list[Callable[[], object]] = []
     for size in n_bytes:
         whole = torch.ones(size // 4)
         part = whole[: len(whole) // wire.n]
-        parts, rows = [part] * wire.n, [len(part)] * wire.n
-        calls: dict[str, Callable[[], object]] = {
+        ways: dict[str, Callable[[], object]] = {
             "all_reduce": partial(wire.all_reduce, whole),
             "reduce_scatter": partial(wire.reduce_scatter, whole),
             "all_gather": partial(wire.all_gather, part),
-            "all_to_all": partial(wire.all_to_all, parts, rows),
+            "all_to_all": partial(wire.all_to_all, [part] * wire.n, [len(part)] * wire.n),
         }
-        seconds = []
-        for _ in range(rounds + 1):
+        calls.append(ways[name])
+    result: list[list[float]] = [[] for _ in calls]
+    for index in range(rounds + 1):
+        for call, seconds in zip(calls, result, strict=True):
             wire.all_reduce(torch.zeros(1))  # all are here
             start = time.perf_counter()
-            calls[name]()
-            seconds.append(time.perf_counter() - start)
-        result.append(seconds[1:])
+            call()
+            if index:
+                seconds.append(time.perf_counter() - start)
     return result
