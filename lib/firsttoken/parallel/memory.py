@@ -129,6 +129,9 @@ class DeviceParams:
 def device_params(arch: Architecture, tensor: int = 1, expert: int = 1) -> DeviceParams:
     """Return the parameters of the fullest device, layers of all stages together.
 
+    Where parts do not divide, the largest part of each kind is counted, though no device may have
+    the largest of all.
+
     Raises: ValueError as `split_heads`, for expert groups without experts, and for more devices
             than experts to divide among them.
 

@@ -13,6 +13,7 @@ from firsttoken.parallel_torch.processes import Workers, rank_of
 from firsttoken.parallel_torch.replicas import ReplicaRun, serve_replicas
 from firsttoken.parallel_torch.sequence import compare_sequence_parallel
 from firsttoken.parallel_torch.tensor import (
+    column_row,
     compare_tensor_parallel,
     split_checkpoint,
     tensor_decode_s,
@@ -30,6 +31,7 @@ __all__ = [
     "ReplicaRun",
     "Wire",
     "Workers",
+    "column_row",
     "compare_sequence_parallel",
     "compare_tensor_parallel",
     "random_mixture",

@@ -65,6 +65,7 @@ class Workers:
         n = self.n if n is None else check_count("n", n, at_least=1)
         if n > self.n:
             raise ValueError(f"n must be at most the {self.n} processes, got {n}")
+        _check_importable(function)
         with self._stopped_on_error():
             for rank in range(n):
                 self._send(rank, function, arguments, range(n))
@@ -77,6 +78,7 @@ class Workers:
 
         Raises: ValueError for a function that cannot be imported.
         """
+        _check_importable(function)
         results: dict[int, tuple[int, Any]] = {}
         at_work: dict[int, int] = {}  # rank to the index of its item
         todo = list(enumerate(items))[::-1]
@@ -130,11 +132,6 @@ class Workers:
     def _send(
         self, rank: int, function: Callable, arguments: Sequence[Any], members: Sequence[int]
     ) -> None:
-        if getattr(function, "__module__", None) == "__main__":
-            raise ValueError(
-                f"function {function.__name__} was defined here, and other processes cannot "
-                "import it; expected a function of a module"
-            )
         stream = cast("BinaryIO", self._processes[rank].stdin)
         frame = pickle.dumps((function, tuple(arguments), list(members)))
         with contextlib.suppress(BrokenPipeError):  # it has died: who waits for its result says so
@@ -205,6 +202,14 @@ class _StoppedOnError:
 def rank_of(wire: Any) -> int:
     """Return the rank of the process that runs this: the shortest job."""
     return wire.rank
+
+
+def _check_importable(function: Callable) -> None:
+    if getattr(function, "__module__", None) == "__main__":
+        raise ValueError(
+            f"function {function.__name__} was defined here, and other processes cannot import it; "
+            "expected a function of a module"
+        )
 
 
 def _listen(rank: int, stream: Any, inbox: queue.Queue) -> None:
