@@ -41,7 +41,7 @@ from firsttoken.parallel import (
     ring_all_reduce_s,
     ring_piece,
     ring_rounds,
-    serve,
+    serve_layout,
     split_evenly,
     split_heads,
     stage_layers,
@@ -453,7 +453,10 @@ def test_layouts_are_all_ways_to_use_the_devices(arch, n):
 
 
 def test_replicas_cost_nothing_and_gain_nothing():
-    one, four = serve(workload(), Layout(tensor=4)), serve(workload(), Layout(4, tensor=4))
+    one, four = (
+        serve_layout(workload(), Layout(tensor=4)),
+        serve_layout(workload(), Layout(4, tensor=4)),
+    )
     assert four.dollars_per_million == pytest.approx(one.dollars_per_million)
     assert (four.batch, four.token_s) == (one.batch, one.token_s)
     assert four.tokens_per_s == pytest.approx(4 * one.tokens_per_s)
@@ -464,7 +467,7 @@ def test_replicas_cost_nothing_and_gain_nothing():
 @pytest.mark.parametrize("limit_s", [0.03, 0.06, math.inf])
 def test_the_batch_is_the_largest_that_is_allowed(layout, limit_s):
     work = workload(max_token_s=limit_s)
-    found = serve(work, layout)
+    found = serve_layout(work, layout)
     if not found.batch:
         assert found.limit == "token time" and math.isinf(found.dollars_per_million)
         return
@@ -477,17 +480,17 @@ def test_the_batch_is_the_largest_that_is_allowed(layout, limit_s):
 
 
 def test_what_stands_in_the_way():
-    assert serve(workload(), Layout()).limit == "memory"  # 141 GB of weights on 80 GB
+    assert serve_layout(workload(), Layout()).limit == "memory"  # 141 GB of weights on 80 GB
     strict = workload(max_first_token_s=0.01)
-    assert serve(strict, Layout(tensor=8)).limit == "first token"
-    assert serve(workload(max_token_s=1e-3), Layout(tensor=8)).limit == "token time"
+    assert serve_layout(strict, Layout(tensor=8)).limit == "first token"
+    assert serve_layout(workload(max_token_s=1e-3), Layout(tensor=8)).limit == "token time"
     slow = workload(inside=LINKS["Ethernet-10G"])
-    assert serve(slow, Layout(tensor=8)).bound == "link"
-    assert serve(workload(), Layout(tensor=8)).bound == "bandwidth"
+    assert serve_layout(slow, Layout(tensor=8)).bound == "link"
+    assert serve_layout(workload(), Layout(tensor=8)).bound == "bandwidth"
     with pytest.raises(ValueError, match="across must be a link for a group of 16"):
-        serve(workload(across=None), Layout(tensor=16))
+        serve_layout(workload(across=None), Layout(tensor=16))
     with pytest.raises(ValueError, match="inside must be a link for a group of 2"):
-        serve(workload(device="M1", inside=None), Layout(tensor=2))
+        serve_layout(workload(device="M1", inside=None), Layout(tensor=2))
 
 
 @pytest.mark.parametrize(
@@ -526,7 +529,7 @@ IN_USE = [
 def test_published_configurations_fit_and_smaller_ones_do_not(name, dtype, device, enough, too_few):
     """By memory alone; a tensor-parallel group over all devices, as the commands have it."""
     work = workload(name, device, dtype=dtype, compute_dtype="bf16")
-    assert serve(work, Layout(tensor=enough)).batch >= 8
+    assert serve_layout(work, Layout(tensor=enough)).batch >= 8
     fails = rank_layouts(work, too_few)
     assert {found.batch for found in fails} == {0}
     assert {found.limit for found in fails} == {"memory"}
@@ -536,11 +539,11 @@ def test_two_nodes_split_layers_inside_and_are_a_pipeline():
     """vLLM docs/serving/parallelism_scaling.md @096bd6a: tensor 8, pipeline 2 for 2 nodes of 8."""
     best, *_ = rank_layouts(workload("Llama-3.1-405B"), 16)
     assert best.layout == Layout(tensor=8, pipeline=2)
-    across = serve(workload("Llama-3.1-405B"), Layout(tensor=16))
+    across = serve_layout(workload("Llama-3.1-405B"), Layout(tensor=16))
     assert across.bound == "link" and across.dollars_per_million > 2 * best.dollars_per_million
     # With NVLink's rate between the nodes, it is no longer the network.
     fast = workload("Llama-3.1-405B", across=LINKS["NVLink-4"])
-    assert serve(fast, Layout(tensor=16)).bound == "bandwidth"
+    assert serve_layout(fast, Layout(tensor=16)).bound == "bandwidth"
 
 
 def test_without_nvlink_a_pipeline_is_cheaper():
@@ -548,7 +551,7 @@ def test_without_nvlink_a_pipeline_is_cheaper():
     work = workload(device="L40S", inside=LINKS["PCIe-4"])
     assert rank_layouts(work, 8)[0].layout.pipeline > 1
     nvlink = workload(device="L40S", inside=LINKS["NVLink-4"])
-    gain = [serve(w, Layout(tensor=8)).tokens_per_s for w in (nvlink, work)]
+    gain = [serve_layout(w, Layout(tensor=8)).tokens_per_s for w in (nvlink, work)]
     assert gain[0] > 1.5 * gain[1]
 
 
@@ -556,8 +559,8 @@ def test_attention_in_groups_is_for_throughput_and_not_for_latency():
     """SGLang's page on DeepSeek: data-parallel attention for large batches, not for small ones."""
     work = workload("DeepSeek-V3", "H200-SXM", dtype="fp8")
     tensor, groups = Layout(tensor=8), Layout(expert=8)
-    assert serve(work, groups).tokens_per_s > 1.9 * serve(work, tensor).tokens_per_s
-    assert serve(work, groups).batch > 5 * serve(work, tensor).batch
+    assert serve_layout(work, groups).tokens_per_s > 1.9 * serve_layout(work, tensor).tokens_per_s
+    assert serve_layout(work, groups).batch > 5 * serve_layout(work, tensor).batch
     alone = [pass_time(work, layout, 1, 1, 2048).stage_s for layout in (tensor, groups)]
     assert alone[0] < alone[1] / 1.5
     assert rank_layouts(work, 8)[0].layout == groups

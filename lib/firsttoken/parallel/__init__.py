@@ -48,7 +48,7 @@ from firsttoken.parallel.planner import (
     pass_time,
     prefill_machines,
     rank_layouts,
-    serve,
+    serve_layout,
 )
 from firsttoken.parallel.tensor import tensor_parallel_prefill, tensor_parallel_step
 
@@ -86,7 +86,7 @@ __all__ = [
     "ring_all_reduce_s",
     "ring_piece",
     "ring_rounds",
-    "serve",
+    "serve_layout",
     "split_evenly",
     "split_heads",
     "stage_layers",

@@ -196,7 +196,7 @@ def pass_time(work: Workload, layout: Layout, batch: int, n_new: int, n_attended
     return StepTime(*max(stages, key=sum), passage_s)
 
 
-def serve(work: Workload, layout: Layout) -> Serving:
+def serve_layout(work: Workload, layout: Layout) -> Serving:
     """Return what a layout serves at the largest batch that memory and the limits allow.
 
     Decoding keeps a microbatch in flight for each stage of a pipeline, so that no stage waits
@@ -212,7 +212,7 @@ def serve(work: Workload, layout: Layout) -> Serving:
     >>> from firsttoken.hardware import ACCELERATORS
     >>> llama, h100 = ARCHITECTURES["Llama-3.1-70B"], ACCELERATORS["H100-SXM"]
     >>> work = Workload(llama, h100, prompt=2048, output=512, dollars_per_hour=3.0)
-    >>> serve(work, Layout()).limit, serve(work, Layout(tensor=4)).batch
+    >>> serve_layout(work, Layout()).limit, serve_layout(work, Layout(tensor=4)).batch
     ('memory', 175)
     """
     prompts = pass_time(work, layout, layout.expert, work.prompt, work.prompt)
@@ -264,7 +264,7 @@ def rank_layouts(work: Workload, n_devices: int, max_tensor: int | None = None) 
 
     Equal prices are in the order of the wait for a token.
 
-    Raises: ValueError as `serve`; without `across`, for more devices than a node has where a
+    Raises: ValueError as `serve_layout`; without `across`, for more devices than a node has where a
             replica would span nodes.
 
     >>> from firsttoken.architectures import ARCHITECTURES
@@ -275,7 +275,7 @@ def rank_layouts(work: Workload, n_devices: int, max_tensor: int | None = None) 
     >>> best.layout.tensor, best.limit, worst.limit
     (4, 'token time', 'memory')
     """
-    served = [serve(work, layout) for layout in layouts(work.arch, n_devices, max_tensor)]
+    served = [serve_layout(work, layout) for layout in layouts(work.arch, n_devices, max_tensor)]
     return sorted(served, key=lambda s: (s.dollars_per_million, s.token_s))
 
 
