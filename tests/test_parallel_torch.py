@@ -5,6 +5,8 @@ they kill them.
 """
 
 import contextlib
+import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -446,6 +448,8 @@ def test_replicas_say_what_one_device_says(workers):
         params = SamplingParams(temperature=0, max_tokens=n)
         assert tokens == tuple(generate(model, prompt, params, ignore_eos=True).ids)
     assert set(run.served_by) == {0, 1, 2, 3}
+    one = serve_replicas(workers, requests[:2], n=1)
+    assert one.tokens == run.tokens[:2] and one.served_by == (0, 0)
 
 
 # --- times
@@ -492,6 +496,32 @@ def test_times_refuse(workers, arguments, named):
 def test_a_comparison_needs_equal_shapes():
     with pytest.raises(ValueError, match=r"got \(2,\) must have"):
         compare(np.zeros(2), np.zeros(3), [{}], {})
+
+
+def test_a_quick_run_of_the_benchmark(workers, monkeypatch, tmp_path, capsys):
+    program = TESTS.parent / "benchmarks" / "parallel.py"
+    spec = importlib.util.spec_from_file_location("parallel_run", program)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    # Two sizes may take equally long where other programs run, and then no link explains them.
+    monkeypatch.setattr("firsttoken.parallel_torch.timing.fit_link", lambda *_: (1e-4, 1e9))
+    monkeypatch.setattr(module, "Workers", lambda *_, **__: contextlib.nullcontext(workers))
+    monkeypatch.setattr(module, "data_path", lambda name: TARGET if "model" in name else tmp_path)
+    monkeypatch.setattr(module, "DEVICE_S", 0.01)
+    out = tmp_path / "out.json"
+    monkeypatch.setattr(sys, "argv", ["parallel.py", "--quick", "--out", str(out)])
+    before = torch.get_num_threads()
+    try:
+        module.main()
+    finally:
+        torch.set_num_threads(before)
+    report = json.loads(out.read_text())
+    assert list(tmp_path.iterdir()) == [out]
+    assert all(row["sent"] == row["expected"] for row in report["equality"])
+    assert max(row["relative"] for row in report["equality"]) < ROUNDING
+    assert report["replicas"]["equal"] and sum(report["replicas"]["served"]) == 12
+    assert [row["n"] for row in report["decoding"]] == [1, 2, 3, 4]
+    assert "predicted" in capsys.readouterr().out
 
 
 def test_the_same_under_torchrun():

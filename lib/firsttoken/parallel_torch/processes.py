@@ -62,22 +62,23 @@ class Workers:
 
         Raises: ValueError for an n out of range, and for a function that cannot be imported.
         """
-        n = self.n if n is None else check_count("n", n, at_least=1)
-        if n > self.n:
-            raise ValueError(f"n must be at most the {self.n} processes, got {n}")
+        n = self._number(n)
         _check_importable(function)
         with self._stopped_on_error():
             for rank in range(n):
                 self._send(rank, function, arguments, range(n))
             return self._collect(range(n))
 
-    def map(self, function: Callable, items: Sequence[Any]) -> list[tuple[int, Any]]:
-        """Run function(wire, item) for each item on whichever process is free.
+    def map(
+        self, function: Callable, items: Sequence[Any], n: int | None = None
+    ) -> list[tuple[int, Any]]:
+        """Run function(wire, item) for each item on whichever of the first n processes is free.
 
         Returns (rank, result) in the order of the items: a router, and replicas behind it.
 
-        Raises: ValueError for a function that cannot be imported.
+        Raises: ValueError as `call`.
         """
+        n = self._number(n)
         _check_importable(function)
         results: dict[int, tuple[int, Any]] = {}
         at_work: dict[int, int] = {}  # rank to the index of its item
@@ -85,7 +86,7 @@ class Workers:
         with self._stopped_on_error():
             deadline = time.monotonic() + self.timeout_s
             while todo or at_work:
-                for rank in set(range(self.n)) - at_work.keys() if todo else ():
+                for rank in set(range(n)) - at_work.keys() if todo else ():
                     if todo:
                         at_work[rank], item = todo.pop()
                         self._send(rank, function, (item,), [rank])
@@ -107,6 +108,12 @@ class Workers:
         where: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _number(self, n: int | None) -> int:
+        n = self.n if n is None else check_count("n", n, at_least=1)
+        if n > self.n:
+            raise ValueError(f"n must be at most the {self.n} processes, got {n}")
+        return n
 
     def _start(self, rank: int, store: str) -> None:
         module = "firsttoken.parallel_torch.worker"

@@ -23,16 +23,17 @@ class ReplicaRun:
 def serve_replicas(
     workers: Workers,
     requests: Sequence[tuple[Sequence[int], int]],
+    n: int | None = None,
     name: str | Path = "target",
 ) -> ReplicaRun:
-    """Continue prompts greedily, each on the replica that is free first.
+    """Continue prompts greedily, each on the first of n replicas (None: all) that is free.
 
     Each request is (prompt ids, tokens to make). Replicas share nothing and send nothing.
 
     Raises: ValueError as `generate`, from the process that met it.
     """
     jobs = [(model_directory(name), tuple(prompt), n) for prompt, n in requests]
-    done = workers.map(continue_prompt, jobs)
+    done = workers.map(continue_prompt, jobs, n)
     return ReplicaRun(tuple(tokens for _, tokens in done), tuple(rank for rank, _ in done))
 
 
