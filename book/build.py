@@ -37,7 +37,7 @@ PYODIDE = (
 )
 FORMULAS = (
     *("__init__.py", "architectures", "calculator.py", "checks.py", "hardware.py", "kv_cache.py"),
-    *("parallel.py", "roofline.py", "throughput.py", "units.py"),
+    *("parallel", "roofline.py", "throughput.py", "units.py"),
 )
 
 

@@ -1133,4 +1133,179 @@ def stops_at(alpha, cost, max_batch, max_gamma):
     return first if first <= max_batch else None
 """,
     },
+    "parallel": {
+        "ring": """\
+class Device:
+    def __init__(self, number, values):
+        self.number, self.values = number, dict(enumerate(values))
+        self.next = number  # the piece that goes out next
+
+    def send(self):
+        return self.next, self.values[self.next]
+
+    def receive(self, piece, value, adding):
+        self.values[piece] = self.values[piece] + value if adding else value
+        self.next = piece
+
+
+def piece_sent(device, round_index, n):
+    if round_index == 0:
+        return device
+    return piece_sent((device - 1) % n, round_index - 1, n)
+
+
+def after_each_round(arrays):
+    ring = [Device(number, values) for number, values in enumerate(arrays)]
+    states = []
+    for adding in [True] * (len(ring) - 1) + [False] * (len(ring) - 1):
+        mail = [device.send() for device in ring]
+        for device, (piece, value) in zip(ring, mail[-1:] + mail[:-1]):
+            device.receive(piece, value, adding)
+        states.append(np.array([[d.values[i] for i in range(len(ring))] for d in ring]))
+    return states
+
+
+def bytes_sent(piece_bytes):
+    # All pieces twice, but for the one completed here and the one that its neighbour completes.
+    sizes = np.array(piece_bytes)
+    return 2 * sizes.sum() - np.roll(sizes, -1) - np.roll(sizes, -2)
+
+
+def ring_pays_from(n, bandwidth, latency_s):
+    per_byte_saved = (n - 1) * (n - 2) / n / bandwidth
+    extra_waits = (2 * (n - 1) - 1) * latency_s
+    return float(np.divide(extra_waits, per_byte_saved)) if per_byte_saved else np.inf
+""",
+        "cut": """\
+def cut(weights, n):
+    gate, up, down, bias = map(np.asarray, weights)
+    share = bias / n
+    return [[gate.T[d::n].T, up.T[d::n].T, down[d::n], share] for d in range(n)]
+""",
+        "evidence": """\
+def evidence(name):
+    version = VERSIONS[name]
+    for n in (8, 7):
+        neurons = 15
+        x = np.ones((1, 1))
+        weights = (np.ones((1, neurons)), np.ones((1, neurons)), np.ones((neurons, 1)), np.ones(1))
+        for y in version(x, weights, n):
+            if abs(y - mlp(x, weights)).max() > 0.1:
+                return x.tolist(), [w.tolist() for w in weights], n
+""",
+        "heads": """\
+from collections import defaultdict
+
+
+def held(n_heads, n_kv_heads, n):
+    group = n_heads // n_kv_heads
+    devices = defaultdict(lambda: (set(), set()))
+    turn = [0] * n_kv_heads
+    for q in range(n_heads):
+        kv = q // group
+        if n <= n_kv_heads:
+            device = kv % n
+        else:
+            owners = [d for d in range(n) if d % n_kv_heads == kv]
+            device = owners[turn[kv] % len(owners)]
+            turn[kv] += 1
+        devices[device][0].add(q)
+        devices[device][1].add(kv)
+    return [(sorted(devices[d][0]), sorted(devices[d][1])) for d in range(n)]
+
+
+def cache_bytes(n_heads, n_kv_heads, n, head_dim, n_layers, n_tokens):
+    one = 2 * 2 * head_dim * n_layers * n_tokens
+    return np.array([-(-n_kv_heads // n), max(n, n_kv_heads)]) * one
+
+
+def idle_in_attention(n_heads, n_kv_heads, n):
+    loads = np.array([len(queries) for queries, _ in held(n_heads, n_kv_heads, n)])
+    return (loads.max() - loads).sum() / (n * loads.max())
+""",
+        "pipeline": """\
+import functools
+from fractions import Fraction
+
+
+def finish_times(stage_s, m, hop_s):
+    @functools.cache
+    def finish(i, s):
+        free = finish(i - 1, s) if i else 0
+        here = finish(i, s - 1) + hop_s if s else 0
+        return max(free, here) + stage_s[s]
+
+    return np.array([[finish(i, s) for s in range(len(stage_s))] for i in range(m)])
+
+
+def bubble(stage_s, finish):
+    end = np.max(finish)
+    idle = [end - seconds * len(finish) for seconds in stage_s]
+    return np.mean(idle) / end
+
+
+def bubble_formula(p, m):
+    return float(1 - Fraction(m, m + p - 1))
+
+
+def fewest_microbatches(p, most_idle):
+    return max(1, math.ceil((p - 1) * (1 - most_idle) / most_idle - 1e-6))
+
+
+def bubble_that_stays(stage_s):
+    return float(np.mean(1 - np.array(stage_s) / np.max(stage_s)))
+""",
+        "planner": """\
+from dataclasses import dataclass
+
+
+@dataclass
+class Plan:
+    model: dict
+    card: dict
+    n: int
+    context: int
+
+    def __post_init__(self):
+        m, c, n = self.model, self.card, self.n
+        heads = -(-m["n_kv_heads"] // n)
+        self.fixed_bytes = m["weights"] / n
+        self.request_bytes = heads * m["head_dim"] * m["n_layers"] * self.context * 2 * 2
+        rounds = 4 * m["n_layers"] * (n - 1)
+        self.fixed_s = self.fixed_bytes / c["bandwidth"] + rounds * c["latency"]
+        self.request_s = self.request_bytes / c["bandwidth"]
+        self.request_s += rounds * 2 * m["d_model"] / n / c["link"]
+
+    def seconds(self, batch):
+        return self.fixed_s + batch * self.request_s
+
+    def most(self, limit):
+        room = (self.card["memory"] - self.fixed_bytes) / self.request_bytes
+        time = (limit - self.fixed_s) / self.request_s
+        return max(0, math.floor(min(room, time)))
+
+
+def step_s(model, card, n, batch, context):
+    return Plan(model, card, n, context).seconds(batch)
+
+
+def largest_batch(model, card, n, context, max_token_s):
+    return Plan(model, card, n, context).most(max_token_s)
+
+
+def cheapest(model, cards, context, max_token_s):
+    best = None
+    for name in cards:
+        for power in range(5):
+            plan = Plan(model, cards[name], 2**power, context)
+            batch = plan.most(max_token_s)
+            if batch == 0:
+                continue
+            per_hour = batch / plan.seconds(batch) * 3600
+            price = plan.n * plan.card["dollars_per_hour"] / per_hour * 1e6
+            if best is None or price < best[-1]:
+                best = (name, plan.n, batch, price)
+    return best
+""",
+    },
 }

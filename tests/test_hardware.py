@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from firsttoken.hardware import ACCELERATORS, Accelerator
+from firsttoken.hardware import ACCELERATORS, LINKS, Accelerator, Link
 
 # Typed from the sources, apart from the presets: dense peaks in 10**12 per second, memory in GB,
 # bandwidth and one direction of the link in GB/s, shared memory of an SM in KiB. bf16
@@ -151,3 +151,49 @@ def test_rates_that_cannot_be(arguments, name):
     with pytest.raises(ValueError, match="must be positive") as error:
         Accelerator("mine", *arguments)
     assert name in str(error.value)
+
+
+# Typed from the sources: one direction. NVLink: all links of a GPU (ml-engineering
+# network/README.md @0030e63, "Unidirection"); InfiniBand: 4 lanes, Gbit/s (there, "Signaling
+# rate"); the latencies: NCCL, in microseconds a round.
+LINKED = {
+    "NVLink-3": (300e9, 0.6),
+    "NVLink-4": (450e9, 0.6),
+    "NVLink-5": (900e9, 0.6),
+    "PCIe-4": (64e9 / 2, 1.0),
+    "PCIe-5": (128e9 / 2, 1.0),
+    "InfiniBand-HDR": (200e9 / 8, 2.7),
+    "InfiniBand-NDR": (400e9 / 8, 2.7),
+    "Ethernet-100G": (100e9 / 8, 2.7),
+    "Ethernet-10G": (10e9 / 8, 2.7),
+}
+
+
+def test_links_are_the_sources():
+    assert {link.name: (link.bandwidth, link.latency_s) for link in LINKS.values()} == {
+        name: (bandwidth, pytest.approx(us * 1e-6)) for name, (bandwidth, us) in LINKED.items()
+    }
+    assert all("NCCL" in link.source for link in LINKS.values())
+
+
+@pytest.mark.parametrize(
+    ("device", "link"),
+    [
+        ("A100-80GB", "NVLink-3"),
+        ("H100-SXM", "NVLink-4"),
+        ("H200-SXM", "NVLink-4"),
+        ("B200", "NVLink-5"),
+        ("GB200", "NVLink-5"),
+        ("L40S", "PCIe-4"),
+        ("L4", "PCIe-4"),
+        ("H100-PCIe", "PCIe-5"),
+    ],
+)
+def test_devices_have_the_links_of_the_table(device, link):
+    assert ACCELERATORS[device].link_bandwidth == LINKS[link].bandwidth
+
+
+@pytest.mark.parametrize(("bandwidth", "latency_s"), [(0, 0), (1, -1), (float("nan"), 0)])
+def test_a_link_refuses(bandwidth, latency_s):
+    with pytest.raises(ValueError, match=r"bandwidth|latency_s"):
+        Link("wire", bandwidth, latency_s)

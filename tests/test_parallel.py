@@ -1,6 +1,7 @@
-"""parallel: the ring against a simulation of it, and laws of a layer that devices split."""
+"""parallel: collectives against a simulation, what devices hold, and layouts that are in use."""
 
 import dataclasses
+import itertools
 import math
 from fractions import Fraction
 
@@ -9,14 +10,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firsttoken.architectures import ARCHITECTURES
-from firsttoken.hardware import ACCELERATORS
+from firsttoken.hardware import ACCELERATORS, LINKS
 from firsttoken.kv_cache import kv_cache_bytes, max_batch
 from firsttoken.parallel import (
+    Layout,
+    Slot,
+    Workload,
+    all_gather_bytes,
+    all_gather_s,
+    all_reduce_bytes,
+    all_to_all_bytes,
+    all_to_all_s,
+    cache_transfer_s,
+    device_memory,
+    device_params,
+    dispatch_bytes,
+    fit_link,
+    idle_share,
+    kv_share,
+    layouts,
+    pass_time,
+    pipeline_bubble,
+    pipeline_bytes,
+    pipeline_step_s,
+    pipeline_timeline,
+    prefill_machines,
+    rank_layouts,
+    reduce_scatter_bytes,
+    reduce_scatter_s,
     ring_all_reduce_s,
+    ring_piece,
+    ring_rounds,
+    serve_layout,
+    split_evenly,
+    split_heads,
+    stage_layers,
     tensor_parallel_prefill,
     tensor_parallel_step,
 )
-from firsttoken.throughput import MODELS, decode_step, prefill
+from firsttoken.throughput import MODELS, Step, decode_step, prefill, replicas
 
 H100, M1 = ACCELERATORS["H100-SXM"], ACCELERATORS["M1"]
 LLAMA_70B = ARCHITECTURES["Llama-3.1-70B"]
@@ -101,6 +133,437 @@ def test_many_devices_send_twice_the_array():
 def test_a_ring_refuses(arguments, named):
     with pytest.raises(ValueError, match=named):
         ring_all_reduce_s(*arguments)
+
+
+@given(n=st.integers(1, 9))
+def test_the_rounds_of_the_figure(n):
+    """Letters are the devices: a piece is done where its name has all of them, once each."""
+    letters = "abcdefghi"[:n]
+    rounds = list(ring_rounds([[letter] * n for letter in letters]))
+    assert len(rounds) == 2 * (n - 1)
+    for step in rounds:
+        assert [sender for sender, _, _ in step.sends] == list(range(n))
+        assert {receiver for _, receiver, _ in step.sends} == set(range(n))
+        assert step.adds == (step.index < n - 1)
+    if n > 1:
+        scattered = rounds[n - 2].held
+        assert all(sorted(scattered[i][i]) == list(letters) for i in range(n))
+        assert all(len(set(pieces)) == 1 for pieces in zip(*rounds[-1].held, strict=True))
+        assert all(sorted(piece) == list(letters) for piece in rounds[-1].held[0])
+
+
+def test_a_piece_too_far_and_the_sums_are_wrong(monkeypatch):
+    """The ring must send what it has just received."""
+    for wrong in (lambda d, i, n: (d - i) % n + 0, lambda d, i, n: (d - 1 + i) % n):
+        monkeypatch.setattr("firsttoken.parallel.collectives.ring_piece", wrong)
+        last = list(ring_rounds([["a"] * 4, ["b"] * 4, ["c"] * 4, ["d"] * 4]))[-1]
+        done = [sorted(piece) == list("abcd") for held in last.held for piece in held]
+        owners = list(ring_rounds([["a"] * 4, ["b"] * 4, ["c"] * 4, ["d"] * 4]))[2].held
+        in_place = [sorted(owners[i][i]) == list("abcd") for i in range(4)]
+        assert not (all(done) and all(in_place))
+
+
+@given(
+    n=st.integers(1, 40),
+    total=st.integers(0, 10**6),
+    bandwidth=st.floats(1e6, 1e12),
+    latency_s=latencies,
+)
+def test_collectives_fit_together(n, total, bandwidth, latency_s):
+    """An all-reduce is a reduce-scatter and an all-gather; bytes over links are the time."""
+    link = bandwidth, latency_s
+    scatter, gather = reduce_scatter_s(total, n, *link), all_gather_s(total, n, *link)
+    assert scatter + gather == pytest.approx(ring_all_reduce_s(total, n, *link))
+    assert reduce_scatter_bytes(total, n) + all_gather_bytes(total, n) == all_reduce_bytes(total, n)
+    assert all_to_all_bytes(total * n, n) == n * (n - 1) * total
+    for seconds, n_bytes, n_rounds in (
+        (ring_all_reduce_s(total, n, *link), all_reduce_bytes(total, n), 2 * (n - 1)),
+        (gather, all_gather_bytes(total, n), n - 1),
+        (all_to_all_s(total, n, *link), all_gather_bytes(total, n), n - 1),
+    ):
+        assert seconds == pytest.approx(n_bytes / n / bandwidth + n_rounds * latency_s)
+
+
+@given(data=st.data(), n=st.integers(1, 6), n_numbers=st.integers(0, 30))
+def test_bytes_are_what_uneven_pieces_send(data, n, n_numbers):
+    """Each round sends every piece once, so their sizes add up to the array."""
+    sizes = [len(run) for run in split_evenly(n_numbers, n)]
+    sent = sum(
+        4 * sizes[ring_piece(device, index, n)]
+        for device in range(n)
+        for index in range(2 * (n - 1))
+    )
+    assert sent == all_reduce_bytes(4 * n_numbers, n)
+    counts = data.draw(
+        st.lists(st.lists(st.integers(0, 50), min_size=n, max_size=n), min_size=n, max_size=n)
+    )
+    kept = sum(counts[i][i] for i in range(n))
+    assert dispatch_bytes(counts, 10) == 10 * (sum(map(sum, counts)) - kept)
+
+
+@given(n=st.integers(2, 30), latency_s=st.floats(1e-7, 1e-3), bandwidth=st.floats(1e6, 1e12))
+def test_a_link_is_found_from_two_of_its_times(n, latency_s, bandwidth):
+    for n_passes, formula in ((2, ring_all_reduce_s), (1, all_gather_s)):
+        sizes = (1e3, 1e10)
+        small, large = ((size, formula(size, n, bandwidth, latency_s)) for size in sizes)
+        found = fit_link(n, small, large, n_passes)
+        assert found[1] == pytest.approx(bandwidth, rel=1e-6)
+        assert formula(sizes[0], n, found[1], max(0, found[0])) == pytest.approx(small[1], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: all_reduce_bytes(1.5, 2), "n_bytes"),
+        (lambda: all_to_all_bytes(7, 2), "multiple of n 2"),
+        (lambda: dispatch_bytes([[1, 2]], 4), "square"),
+        (lambda: dispatch_bytes([[1, -2], [0, 0]], 4), "counts"),
+        (lambda: fit_link(1, (0, 1), (1, 2)), "n must be"),
+        (lambda: fit_link(2, (0, 2), (1, 1)), "take longer"),
+        (lambda: list(ring_rounds([[1, 2], [3]])), "2 pieces each, got 1"),
+    ],
+)
+def test_collectives_refuse(call, named):
+    with pytest.raises(ValueError, match=named):
+        call()
+
+
+# --- pipelines
+
+stage_times = st.lists(st.floats(0, 5), min_size=1, max_size=6)
+
+
+@given(stage_s=stage_times, m=st.integers(1, 8), hop_s=st.floats(0, 2))
+def test_the_time_of_a_pipeline_is_that_of_its_timeline(stage_s, m, hop_s):
+    slots = pipeline_timeline(stage_s, m, hop_s)
+    assert max(slot.end_s for slot in slots) == pytest.approx(pipeline_step_s(stage_s, m, hop_s))
+    for stage in range(len(stage_s)):  # one microbatch at a time, in order
+        mine = [slot for slot in slots if slot.stage == stage]
+        assert [slot.microbatch for slot in mine] == list(range(m))
+        assert all(a.end_s <= b.start_s for a, b in itertools.pairwise(mine))
+
+
+@given(p=st.integers(1, 12), m=st.integers(1, 40))
+def test_the_bubble_of_equal_stages(p, m):
+    assert idle_share(pipeline_timeline([1.0] * p, m)) == pytest.approx(pipeline_bubble(p, m))
+    assert pipeline_bubble(p, m + 1) <= pipeline_bubble(p, m) <= pipeline_bubble(p + 1, m)
+
+
+def test_plausible_bubbles_that_the_timeline_rejects():
+    found = idle_share(pipeline_timeline([1.0] * 4, 3))
+    for wrong in ((4 - 1) / 3, 4 / (3 + 4), (4 - 1) / 4, (4 - 1) / (3 + 4)):
+        assert found != pytest.approx(wrong, rel=1e-3)
+
+
+def test_unequal_stages_wait_for_the_slowest():
+    even, uneven = pipeline_timeline([2.0, 2.0], 4), pipeline_timeline([1.0, 3.0], 4)
+    assert idle_share(uneven) > idle_share(even) == pytest.approx(pipeline_bubble(2, 4))
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: pipeline_bubble(0, 1), "n_stages"),
+        (lambda: pipeline_bubble(1, 0), "n_microbatches"),
+        (lambda: pipeline_step_s([], 1), "stage_s"),
+        (lambda: pipeline_step_s([1, -1], 1), "stage_s"),
+        (lambda: pipeline_step_s([1], 1, -1), "hop_s"),
+        (lambda: idle_share([]), "slots"),
+        (lambda: pipeline_bytes(-1, 2), "n_bytes"),
+    ],
+)
+def test_pipelines_refuse(call, named):
+    with pytest.raises(ValueError, match=named):
+        call()
+
+
+def test_slots_may_start_whenever():
+    """A clock of the machine, and not of the run."""
+    late = [Slot(s.stage, s.microbatch, s.start_s + 9, s.end_s + 9) for s in
+            pipeline_timeline([1.0, 1.0], 3)]  # fmt: skip
+    assert idle_share(late) == pytest.approx(pipeline_bubble(2, 3))
+
+
+# --- what each device holds
+
+
+@given(total=st.integers(0, 200), n=st.integers(1, 20))
+def test_an_even_split_is_even_and_whole(total, n):
+    runs = split_evenly(total, n)
+    assert [i for run in runs for i in run] == list(range(total))
+    assert len(runs) == n and max(map(len, runs)) - min(map(len, runs)) <= 1
+
+
+@given(n_kv=st.integers(1, 8), group=st.integers(1, 6), data=st.data())
+def test_heads_are_split_into_smaller_attention(n_kv, group, data):
+    n_heads = n_kv * group
+    n = data.draw(st.integers(1, n_heads))
+    parts = split_heads(n_heads, n_kv, n)
+    assert [head for q, _ in parts for head in q] == list(range(n_heads))  # each query once
+    for q, kv in parts:
+        assert len(q) and {head // group for head in q} == set(kv)  # what its queries read
+        assert len(q) % len(kv) == 0  # grouped-query attention again
+        assert [head // group for head in q] == sorted(list(kv) * (len(q) // len(kv)))
+    copies = sum(len(kv) for _, kv in parts)
+    assert copies == max(n, n_kv)  # no more copies than there must be
+
+
+@given(arch=architectures, batch=batches, context=contexts)
+def test_one_device_holds_everything(arch, batch, context):
+    held = device_memory(arch, Layout(), batch, context, "bf16", "int8")
+    assert held.weights == pytest.approx(2 * arch.n_params)
+    assert held.cache == kv_cache_bytes(arch, context, batch, "int8")
+    params = device_params(arch)
+    assert params.linear + params.experts + params.rest == pytest.approx(arch.n_params)
+    if not arch.expert_bias:  # which is no matrix, but goes with its expert
+        experts = arch.n_touched_params(1) - arch.n_touched_params(0)
+        assert params.linear == arch.n_matmul_params - experts
+
+
+@given(arch=architectures, log_n=st.integers(0, 6))
+def test_devices_hold_the_model_and_copies(arch, log_n):
+    """All parts together are the model, and what is copied n - 1 times more; rounding adds."""
+    n = min(2**log_n, arch.n_heads)
+    held = device_params(arch, n)
+    together = n * (held.linear + held.experts + held.rest)
+    at_least = arch.n_params + (n - 1) * held.copied
+    assert together >= at_least * (1 - 1e-9)
+    divides = all(size % n == 0 for size in (
+        arch.n_kv_heads, arch.d_ff, arch.vocab_size, arch.expert_d_ff or 0
+    ))  # fmt: skip
+    if divides:
+        assert together == pytest.approx(at_least, rel=1e-9)
+
+
+def test_keys_and_values_are_copied_when_they_run_out():
+    """MQA has one KV head and MLA one latent: no number of devices makes the cache smaller."""
+    multi_query = LLAMA_70B.replace(n_kv_heads=1)
+    v3 = ARCHITECTURES["DeepSeek-V3"]
+    assert [kv_share(multi_query, n) for n in (1, 2, 8)] == [1, 1, 1]
+    assert [kv_share(v3, n) for n in (1, 2, 8)] == [1, 1, 1]
+    assert [kv_share(LLAMA_70B, n) for n in (1, 2, 3, 8, 16)] == [1, 1 / 2, 3 / 8, 1 / 8, 1 / 8]
+    groups = [device_memory(v3, Layout(expert=e), 64, 4096).cache for e in (1, 2, 8)]
+    assert groups == [groups[0], groups[0] / 2, groups[0] / 8]
+
+
+def test_norms_and_router_are_copied():
+    mixtral = ARCHITECTURES["Mixtral-8x7B"]
+    component = mixtral.params_by_component
+    assert device_params(mixtral, 8).copied == component["norms"] + component["router"]
+    v3 = ARCHITECTURES["DeepSeek-V3"]
+    shared = (61 - 3) * 3 * 7168 * 2048
+    grouped = device_params(v3, 1, 8).copied
+    assert grouped - device_params(v3).copied == shared  # each group has the shared expert
+    # down to the latents of keys and of queries, and the rotary key
+    narrow = 61 * 7168 * (512 + 64 + 1536)
+    component = v3.params_by_component
+    assert device_params(v3, 8).copied == component["norms"] + component["router"] + narrow
+
+
+@given(arch=architectures, n_stages=st.integers(1, 24))
+def test_stages_share_out_the_layers(arch, n_stages):
+    n_stages = min(n_stages, arch.n_layers)
+    layers = stage_layers(arch, n_stages)
+    assert sum(layers) == arch.n_layers and max(layers) == layers[0]
+    held = device_memory(arch, Layout(pipeline=n_stages), 8, 1024)
+    alone = device_memory(arch, Layout(), 8, 1024)
+    assert held.cache == pytest.approx(alone.cache * layers[0] / arch.n_layers)
+    assert held.weights >= alone.weights / n_stages
+
+
+def test_moving_a_cache():
+    bandwidth = 50e9
+    one = cache_transfer_s(LLAMA_70B, 4096, bandwidth)
+    assert one == kv_cache_bytes(LLAMA_70B, 4096) / bandwidth
+    assert cache_transfer_s(LLAMA_70B, 4096, bandwidth, n_links=8) == pytest.approx(one / 8)
+    assert cache_transfer_s(LLAMA_70B, 4096, bandwidth, 1e-3) == pytest.approx(one + 1e-3)
+    # Recomputing the prompt takes longer than moving its cache.
+    whole = tensor_parallel_prefill(LLAMA_70B, H100, 8, 4096)
+    assert cache_transfer_s(LLAMA_70B, 4096, bandwidth, n_links=8) < whole / 10
+    assert prefill_machines(2.0, 100, 50) == 4  # two requests end a second, of 2 s each
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: Layout(tensor=0), "tensor"),
+        (lambda: split_heads(6, 4, 2), "multiple of n_kv_heads 4"),
+        (lambda: split_heads(6, 2, 7), "at most n_heads 6"),
+        (lambda: split_evenly(3, 0), "n must be"),
+        (lambda: device_params(LLAMA_70B, 1, 2), "an expert each, got 0"),
+        (lambda: device_params(ARCHITECTURES["Mixtral-8x7B"], 2, 8), "an expert each, got 8"),
+        (lambda: device_memory(LLAMA_70B, Layout(pipeline=81), 1, 1), "at most n_layers 80"),
+        (lambda: device_memory(LLAMA_70B, Layout(), 0, 1), "batch"),
+        (lambda: cache_transfer_s(LLAMA_70B, 1, 0), "link_bandwidth"),
+        (lambda: cache_transfer_s(LLAMA_70B, 1, 1, -1), "latency_s"),
+        (lambda: prefill_machines(0, 1, 1), "prefill_s"),
+    ],
+)
+def test_memory_refuses(call, named):
+    with pytest.raises(ValueError, match=named):
+        call()
+
+
+# --- choosing a layout
+
+NODE = {"inside": LINKS["NVLink-4"], "across": LINKS["InfiniBand-NDR"]}
+
+
+def workload(name="Llama-3.1-70B", device="H100-SXM", **changes):
+    usual = {"prompt": 2048, "output": 512, "dollars_per_hour": 3.0, **NODE}
+    return Workload(ARCHITECTURES[name], ACCELERATORS[device], **(usual | changes))
+
+
+@given(arch=architectures, batch=st.integers(1, 64), context=st.integers(1, 9000))
+def test_a_pass_of_one_device_is_a_decode_step(arch, batch, context):
+    for device in ("H100-SXM", "M1"):  # M1 has no link, and needs none
+        work = Workload(arch, ACCELERATORS[device], 1, 1, 1.0)
+        found = pass_time(work, Layout(), batch, 1, context)
+        alone = decode_step(arch, ACCELERATORS[device], batch, context, model="layers").step_s
+        assert found.stage_s == pytest.approx(alone) and found.link_s == 0
+        assert found.passage_s == pytest.approx(alone)
+        prompt = pass_time(work, Layout(), 1, context, context).stage_s
+        alone = prefill(arch, ACCELERATORS[device], context, model="layers")
+        assert prompt == pytest.approx(alone)
+
+
+@given(n=st.sampled_from([2, 4, 8]), batch=st.integers(1, 64))
+def test_a_split_layer_is_the_even_cut_where_all_divides(n, batch):
+    """Of what is copied, only norms are left in this model: a ten-thousandth of a percent."""
+    work = workload(inside=LINKS["NVLink-4"])
+    found = pass_time(work, Layout(tensor=n), batch, 1, 4096)
+    even = tensor_parallel_step(
+        LLAMA_70B, H100, n, batch, 4096, model="layers", latency_s=LINKS["NVLink-4"].latency_s
+    )
+    assert found.stage_s == pytest.approx(even.step_s, rel=1e-3)
+
+
+@given(arch=architectures, n=st.integers(1, 48))
+def test_layouts_are_all_ways_to_use_the_devices(arch, n):
+    found = list(layouts(arch, n))
+    assert len(set(found)) == len(found)
+    assert all(layout.devices == n for layout in found)
+    assert Layout(replicas=n) in found
+    for layout in found:
+        device_params(arch, layout.tensor, layout.expert)
+        stage_layers(arch, layout.pipeline)
+    divided = any(n % groups == 0 for groups in range(2, min(n, arch.n_experts) + 1))
+    assert any(layout.expert > 1 for layout in found) == divided
+    assert max(layout.tensor for layout in layouts(arch, n, max_tensor=2)) <= 2
+
+
+def test_replicas_cost_nothing_and_gain_nothing():
+    one, four = (
+        serve_layout(workload(), Layout(tensor=4)),
+        serve_layout(workload(), Layout(4, tensor=4)),
+    )
+    assert four.dollars_per_million == pytest.approx(one.dollars_per_million)
+    assert (four.batch, four.token_s) == (one.batch, one.token_s)
+    assert four.tokens_per_s == pytest.approx(4 * one.tokens_per_s)
+    assert replicas(four.tokens_per_s, Step(0, one.tokens_per_s, 0, True)) == 4
+
+
+@pytest.mark.parametrize("layout", [Layout(tensor=4), Layout(tensor=2, pipeline=3)])
+@pytest.mark.parametrize("limit_s", [0.03, 0.06, math.inf])
+def test_the_batch_is_the_largest_that_is_allowed(layout, limit_s):
+    work = workload(max_token_s=limit_s)
+    found = serve_layout(work, layout)
+    if not found.batch:
+        assert found.limit == "token time" and math.isinf(found.dollars_per_million)
+        return
+    memory = device_memory(LLAMA_70B, layout, found.batch, 2560)
+    assert found.memory == memory and memory.total <= 0.9 * 80e9
+    assert found.token_s <= limit_s
+    larger = device_memory(LLAMA_70B, layout, found.batch + 1, 2560)
+    assert (larger.total > 0.9 * 80e9) == (found.limit == "memory")
+    assert found.tokens_per_s == pytest.approx(found.batch / found.token_s)
+
+
+def test_what_stands_in_the_way():
+    assert serve_layout(workload(), Layout()).limit == "memory"  # 141 GB of weights on 80 GB
+    strict = workload(max_first_token_s=0.01)
+    assert serve_layout(strict, Layout(tensor=8)).limit == "first token"
+    assert serve_layout(workload(max_token_s=1e-3), Layout(tensor=8)).limit == "token time"
+    slow = workload(inside=LINKS["Ethernet-10G"])
+    assert serve_layout(slow, Layout(tensor=8)).bound == "link"
+    assert serve_layout(workload(), Layout(tensor=8)).bound == "bandwidth"
+    with pytest.raises(ValueError, match="across must be a link for a group of 16"):
+        serve_layout(workload(across=None), Layout(tensor=16))
+    with pytest.raises(ValueError, match="inside must be a link for a group of 2"):
+        serve_layout(workload(device="M1", inside=None), Layout(tensor=2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"prompt": 0}, "prompt"),
+        ({"max_token_s": 0}, "max_token_s"),
+        ({"dollars_per_hour": 0}, "dollars_per_hour"),
+        ({"memory_share": 1.5}, "memory_share"),
+    ],
+)
+def test_a_workload_refuses(changes, named):
+    with pytest.raises(ValueError, match=named):
+        workload(**changes)
+
+
+# Configurations that engines document. DeepSeek: sgl-project/sglang docs/basic_usage/deepseek_v3.md
+# @0f4513c, the table of recommended settings; Llama 405B: its docs/references/llama_405B.md
+# @015bc7a. The last column is how many of the same devices are too few.
+IN_USE = [
+    ("DeepSeek-V3", "fp8", "H200-SXM", 8, 4),
+    ("DeepSeek-V3", "fp8", "B200", 8, 4),
+    ("DeepSeek-V3", "fp8", "MI300X", 8, 2),
+    ("DeepSeek-V3", "fp8", "H100-SXM", 16, 8),
+    ("DeepSeek-V3", "bf16", "H200-SXM", 16, 8),
+    ("DeepSeek-V3", "bf16", "H100-SXM", 32, 16),
+    ("DeepSeek-V3", "bf16", "A100-80GB", 32, 16),
+    ("DeepSeek-V3", "int8", "A100-80GB", 16, 8),
+    ("DeepSeek-V3", "int8", "L40S", 32, 8),
+    ("Llama-3.1-405B", "fp8", "H100-SXM", 8, 4),
+    ("Llama-3.1-405B", "bf16", "H100-SXM", 16, 8),
+]
+
+
+@pytest.mark.parametrize(("name", "dtype", "device", "enough", "too_few"), IN_USE)
+def test_published_configurations_fit_and_smaller_ones_do_not(name, dtype, device, enough, too_few):
+    """By memory alone; a tensor-parallel group over all devices, as the commands have it."""
+    work = workload(name, device, dtype=dtype, compute_dtype="bf16")
+    assert serve_layout(work, Layout(tensor=enough)).batch >= 8
+    fails = rank_layouts(work, too_few)
+    assert {found.batch for found in fails} == {0}
+    assert {found.limit for found in fails} == {"memory"}
+
+
+def test_two_nodes_split_layers_inside_and_are_a_pipeline():
+    """vLLM docs/serving/parallelism_scaling.md @096bd6a: tensor 8, pipeline 2 for 2 nodes of 8."""
+    best, *_ = rank_layouts(workload("Llama-3.1-405B"), 16)
+    assert best.layout == Layout(tensor=8, pipeline=2)
+    across = serve_layout(workload("Llama-3.1-405B"), Layout(tensor=16))
+    assert across.bound == "link" and across.dollars_per_million > 2 * best.dollars_per_million
+    # With NVLink's rate between the nodes, it is no longer the network.
+    fast = workload("Llama-3.1-405B", across=LINKS["NVLink-4"])
+    assert serve_layout(fast, Layout(tensor=16)).bound == "bandwidth"
+
+
+def test_without_nvlink_a_pipeline_is_cheaper():
+    """The same page: for L40S, a pipeline instead of tensor parallelism, for throughput."""
+    work = workload(device="L40S", inside=LINKS["PCIe-4"])
+    assert rank_layouts(work, 8)[0].layout.pipeline > 1
+    nvlink = workload(device="L40S", inside=LINKS["NVLink-4"])
+    gain = [serve_layout(w, Layout(tensor=8)).tokens_per_s for w in (nvlink, work)]
+    assert gain[0] > 1.5 * gain[1]
+
+
+def test_attention_in_groups_is_for_throughput_and_not_for_latency():
+    """SGLang's page on DeepSeek: data-parallel attention for large batches, not for small ones."""
+    work = workload("DeepSeek-V3", "H200-SXM", dtype="fp8")
+    tensor, groups = Layout(tensor=8), Layout(expert=8)
+    assert serve_layout(work, groups).tokens_per_s > 1.9 * serve_layout(work, tensor).tokens_per_s
+    assert serve_layout(work, groups).batch > 5 * serve_layout(work, tensor).batch
+    alone = [pass_time(work, layout, 1, 1, 2048).stage_s for layout in (tensor, groups)]
+    assert alone[0] < alone[1] / 1.5
+    assert rank_layouts(work, 8)[0].layout == groups
 
 
 # --- layers that devices split

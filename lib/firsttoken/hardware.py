@@ -68,6 +68,31 @@ class Accelerator:
         return self.peak(dtype) / self.bandwidth
 
 
+@dataclass(frozen=True)
+class Link:
+    """A way from one device to another, in one direction.
+
+    `latency_s` is what each round of a ring adds, whatever the size of the message.
+
+    Units:  bytes/s, seconds
+    Raises: ValueError for a bandwidth that is not positive and a negative latency.
+
+    >>> LINKS["NVLink-4"].bandwidth / LINKS["InfiniBand-NDR"].bandwidth
+    9.0
+    """
+
+    name: str
+    bandwidth: float
+    latency_s: float = 0.0
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.bandwidth > 0:
+            raise ValueError(f"bandwidth must be positive, got {self.bandwidth!r}")
+        if not self.latency_s >= 0:
+            raise ValueError(f"latency_s must not be negative, got {self.latency_s!r}")
+
+
 # Where the figures come from. What NVIDIA prints "with sparsity" is halved here.
 _ML_ENGINEERING = "stas00/ml-engineering compute/accelerator and network @744d01e"
 _LIGHTNING = "Lightning-AI/pytorch-lightning utilities/throughput.py @1526f84"
@@ -161,3 +186,27 @@ _PRESETS = (
 
 ACCELERATORS: Mapping[str, Accelerator] = MappingProxyType({a.name: a for a in _PRESETS})
 """Devices by name, each with its source and how well the figures are known."""
+
+# Of a network that plain TCP runs on, too, NCCL assumes the latency of its class "NET".
+_NETWORK = "stas00/ml-engineering network/README.md @0030e63"
+_NCCL = "latency: NCCL src/graph/tuning.cc, hwLat, ring with protocol LL"
+
+# fmt: off
+_LINKS = (
+    # name, GB/s one way, latency of a round in µs, source of the bandwidth
+    ("NVLink-3", 300, 0.6, f"A100, all links of a GPU; {_NETWORK}"),
+    ("NVLink-4", 450, 0.6, f"H100 and H200, all links of a GPU; {_NETWORK}"),
+    ("NVLink-5", 900, 0.6, f"B200, all links of a GPU; {_NETWORK}"),
+    ("PCIe-4", 32, 1.0, "16 lanes of 16 GT/s; L40S datasheet as reproduced"),
+    ("PCIe-5", 64, 1.0, f"16 lanes of 32 GT/s; {_ML_ENGINEERING}"),
+    ("InfiniBand-HDR", 25, 2.7, f"one port of 4 lanes, 200 Gbit/s; {_NETWORK}"),
+    ("InfiniBand-NDR", 50, 2.7, f"one port of 4 lanes, 400 Gbit/s; {_NETWORK}"),
+    ("Ethernet-100G", 12.5, 2.7, "100 Gbit/s by its name"),
+    ("Ethernet-10G", 1.25, 2.7, "10 Gbit/s by its name"),
+)
+# fmt: on
+
+LINKS: Mapping[str, Link] = MappingProxyType(
+    {name: Link(name, gb * 1e9, us * 1e-6, f"{text}; {_NCCL}") for name, gb, us, text in _LINKS}
+)
+"""Links by name: within a node (NVLink, PCIe) and between nodes, one port for each device."""

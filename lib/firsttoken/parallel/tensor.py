@@ -1,45 +1,13 @@
-"""Many devices: what it takes to keep them together, in closed form."""
+"""Tensor parallelism: devices that split every layer, cut evenly."""
 
 import dataclasses
 
 from firsttoken.architectures import Architecture
 from firsttoken.checks import check_count
 from firsttoken.hardware import Accelerator
+from firsttoken.parallel.collectives import ring_all_reduce_s
 from firsttoken.throughput import Step, decode_step, prefill
 from firsttoken.units import bytes_per_element
-
-
-def ring_all_reduce_s(
-    n_bytes: float, n: int, link_bandwidth: float | None, latency_s: float = 0.0
-) -> float:
-    """Return the time in which n devices in a ring add up an array that each of them holds.
-
-    The array is cut into n pieces. In n - 1 rounds every device sends one piece to its right
-    neighbour, which adds its own; then each piece is complete on one device. In n - 1 more rounds
-    the complete pieces go round. All links are busy all the time, so that the bytes that a device
-    sends hardly grow with n, at most 2·n_bytes: it is the 2·(n - 1) rounds that many devices pay.
-
-    Units:  bytes, bytes/s in one direction, seconds; `latency_s` is that of one round.
-    Raises: ValueError for an n that is no positive integer, negative bytes or latency, and for
-            more than one device without a positive bandwidth.
-    Source: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002
-
-    >>> ring_all_reduce_s(450e9, n=8, link_bandwidth=450e9)
-    1.75
-    >>> ring_all_reduce_s(450e9, n=1, link_bandwidth=None)
-    0.0
-    """
-    check_count("n", n, at_least=1)
-    for name, value in (("n_bytes", n_bytes), ("latency_s", latency_s)):
-        if not value >= 0:
-            raise ValueError(f"{name} must not be negative, got {value!r}")
-    if n == 1:
-        return 0.0
-    if link_bandwidth is None or not link_bandwidth > 0:
-        raise ValueError(
-            f"n {n} devices need a link: link_bandwidth must be positive, got {link_bandwidth!r}"
-        )
-    return 2 * (n - 1) * (n_bytes / n / link_bandwidth + latency_s)
 
 
 def tensor_parallel_step(

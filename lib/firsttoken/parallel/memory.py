@@ -1,0 +1,296 @@
+"""What each device holds: which parts of a model are divided, and which are copied.
+
+Heads, the MLP, experts and the vocabulary are divided. Every device has the norms, the router,
+learned positions and biases (a few of them could be cut, and are counted as if not), the narrow
+parts of latent attention, and the keys and values that its queries read: with more devices than KV
+heads, and with latent attention, some of them exist more than once.
+"""
+
+import itertools
+from dataclasses import dataclass
+
+from firsttoken.architectures import Architecture
+from firsttoken.checks import check_count
+from firsttoken.kv_cache import kv_cache_bytes
+from firsttoken.units import bytes_per_element
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How many ways a model is copied and cut: the product is the number of devices.
+
+    `replicas` are whole copies, which share requests and nothing else. `pipeline` stages have some
+    of the layers each. Within a stage, `expert` groups of `tensor` devices have the attention: a
+    group reads its own requests, and its devices split the heads. The experts of a layer are
+    divided among all tensor · expert devices of the stage; with `expert` 1 each expert is cut
+    `tensor` ways instead.
+
+    Raises: ValueError for what is no positive integer.
+
+    >>> Layout(replicas=2, tensor=4).devices
+    8
+    """
+
+    replicas: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    expert: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            check_count(name, value, at_least=1)
+
+    @property
+    def devices(self) -> int:
+        """The devices of all replicas."""
+        return self.replicas * self.tensor * self.pipeline * self.expert
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """The memory of the fullest device; `copied`: the weights that the rest of its group has, too.
+
+    Units: bytes
+    """
+
+    weights: float
+    cache: float
+    copied: float
+
+    @property
+    def total(self) -> float:
+        """Weights and cache."""
+        return self.weights + self.cache
+
+
+def split_evenly(total: int, n: int) -> list[range]:
+    """Cut 0 … total - 1 into n runs that differ by one at most, the longer ones first.
+
+    Raises: ValueError for what is no count, and n below 1.
+
+    >>> [len(run) for run in split_evenly(512, 3)]
+    [171, 171, 170]
+    """
+    check_count("n", n, at_least=1)
+    size, extra = divmod(check_count("total", total), n)
+    ends = [i * size + min(i, extra) for i in range(n + 1)]
+    return [range(start, end) for start, end in itertools.pairwise(ends)]
+
+
+def split_heads(n_heads: int, n_kv_heads: int, n: int) -> list[tuple[range, range]]:
+    """Return the query heads and the KV heads of each of n devices.
+
+    With at least as many KV heads as devices, a device has whole groups: some KV heads, and all
+    query heads that read them. With fewer, the devices share out the groups, and those of one
+    group its query heads; each has a copy of the KV head. So the heads of a device always form
+    grouped-query attention, only smaller.
+
+    Raises: ValueError for query heads that are no multiple of the KV heads, and for more devices
+            than query heads.
+
+    >>> [(list(q), list(kv)) for q, kv in split_heads(6, 2, 4)]
+    [([0, 1], [0]), ([2], [0]), ([3, 4], [1]), ([5], [1])]
+    """
+    check_count("n_kv_heads", n_kv_heads, at_least=1)
+    if check_count("n_heads", n_heads, at_least=1) % n_kv_heads:
+        raise ValueError(f"n_heads {n_heads} must be a multiple of n_kv_heads {n_kv_heads}")
+    if check_count("n", n, at_least=1) > n_heads:
+        raise ValueError(f"n must be at most n_heads {n_heads}, one head a device; got {n}")
+    group = n_heads // n_kv_heads
+    if n <= n_kv_heads:
+        runs = split_evenly(n_kv_heads, n)
+        return [(range(run.start * group, run.stop * group), run) for run in runs]
+    held = []
+    for kv_head, devices in enumerate(split_evenly(n, n_kv_heads)):
+        first = kv_head * group
+        for run in split_evenly(group, len(devices)):
+            queries = range(first + run.start, first + run.stop)
+            held.append((queries, range(kv_head, kv_head + 1)))
+    return held
+
+
+@dataclass(frozen=True)
+class DeviceParams:
+    """Parameters of the device of a stage that has most, as if the stage had all layers.
+
+    `linear`: matrices that every token meets; `experts`; `rest`: what is looked up, added or
+    scaled. `head`, in `linear`, is the output's matrix and `table`, in `rest`, the input's, where
+    it is another one. `copied`: what every device of the group has.
+    """
+
+    linear: float
+    experts: float
+    rest: float
+    head: int
+    table: int
+    copied: int
+
+
+def device_params(arch: Architecture, tensor: int = 1, expert: int = 1) -> DeviceParams:
+    """Return the parameters of the fullest device, layers of all stages together.
+
+    Where parts do not divide, the largest part of each kind is counted, though no device may have
+    the largest of all.
+
+    Raises: ValueError as `split_heads`, for expert groups without experts, and for more devices
+            than experts to divide among them.
+
+    >>> from firsttoken.architectures import ARCHITECTURES
+    >>> alone = device_params(ARCHITECTURES["Llama-3.1-8B"])
+    >>> alone.linear + alone.rest == ARCHITECTURES["Llama-3.1-8B"].n_params
+    True
+    """
+    heads = split_heads(arch.n_heads, arch.n_kv_heads, tensor)
+    check_count("expert", expert, at_least=1)
+    if expert > 1 and tensor * expert > arch.n_experts:
+        raise ValueError(
+            f"expert groups {expert} of {tensor} devices must have an expert each, "
+            f"got {arch.n_experts} experts"
+        )
+    component, d = arch.params_by_component, arch.d_model
+    divided, narrow = max(_attention(arch, len(q), len(kv)) for q, kv in heads)
+    matrices = 3 if arch.gated_mlp else 2
+    n_moe = arch.n_layers - arch.n_dense_layers if arch.n_experts else 0
+    mlp = (arch.n_layers - n_moe) * matrices * d * -(-arch.d_ff // tensor)
+    width = arch.expert_d_ff or 0
+    shared, copied_shared = arch.n_shared_experts * width, 0
+    if expert == 1:
+        shared = -(-shared // tensor)
+    else:
+        copied_shared = n_moe * matrices * d * shared
+    all_experts = arch.n_touched_params(10**9) - arch.n_touched_params(0)  # visited by some token
+    head = d * -(-arch.vocab_size // tensor)
+    table = 0 if arch.tied_embeddings else head
+    dense = arch.n_params - all_experts
+    small = (
+        dense
+        - sum(component[name] for name in ("attention", "embedding", "output", "router"))
+        - (component["mlp"] - n_moe * arch.n_experts * matrices * d * width)
+    )
+    return DeviceParams(
+        linear=divided + narrow + mlp + n_moe * matrices * d * shared + component["router"] + head,
+        experts=all_experts * _expert_share(arch, tensor, expert),
+        rest=table + small,
+        head=head,
+        table=table,
+        copied=round(narrow + copied_shared + component["router"] + small),
+    )
+
+
+def device_memory(
+    arch: Architecture,
+    layout: Layout,
+    batch: int,
+    context: int,
+    dtype: str = "bf16",
+    kv_dtype: str = "bf16",
+) -> DeviceMemory:
+    """Return what the fullest device of a replica holds; `batch`: requests of the whole replica.
+
+    Layers are taken to be alike. The first stage has the input's table and the last the output's
+    matrix; the larger is counted.
+
+    Units:  bytes
+    Raises: ValueError as `device_params`, for a batch or context that is no positive integer, for
+            more stages than layers, and an unknown dtype.
+
+    >>> from firsttoken.architectures import ARCHITECTURES
+    >>> v3 = ARCHITECTURES["DeepSeek-V3"]
+    >>> for layout in (Layout(tensor=8), Layout(expert=8)):  # the latent is no head's: 8 copies
+    ...     held = device_memory(v3, layout, batch=64, context=8192, dtype="fp8")
+    ...     print(f"{held.weights / 1e9:.1f} GB and {held.cache / 1e9:.1f} GB")
+    84.8 GB and 36.8 GB
+    98.9 GB and 4.6 GB
+    """
+    check_count("batch", batch, at_least=1)
+    check_count("context", context, at_least=1)
+    held = device_params(arch, layout.tensor, layout.expert)
+    layers = stage_layers(arch, layout.pipeline)
+    ends = held.head + held.table
+    weights = (held.linear + held.experts + held.rest - ends) * layers[0] / arch.n_layers
+    weights += ends if layout.pipeline == 1 else held.head
+    sequences = -(-batch // layout.expert)
+    cache = kv_cache_bytes(arch, context, sequences, kv_dtype) * layers[0] / arch.n_layers
+    copied = held.copied * layers[0] / arch.n_layers
+    size = bytes_per_element(dtype)
+    return DeviceMemory(weights * size, cache * kv_share(arch, layout.tensor), copied * size)
+
+
+def stage_layers(arch: Architecture, n_stages: int) -> list[int]:
+    """Return how many layers each stage has; the first has most.
+
+    Raises: ValueError for more stages than layers.
+    """
+    if check_count("n_stages", n_stages, at_least=1) > arch.n_layers:
+        raise ValueError(f"n_stages must be at most n_layers {arch.n_layers}, got {n_stages}")
+    return [len(run) for run in split_evenly(arch.n_layers, n_stages)]
+
+
+def kv_share(arch: Architecture, tensor: int) -> float:
+    """Return the share of a sequence's cache that the fullest of the devices holds.
+
+    Raises: ValueError as `split_heads`.
+
+    >>> from firsttoken.architectures import ARCHITECTURES
+    >>> [kv_share(ARCHITECTURES["Llama-3.1-70B"], n) for n in (2, 8, 16)]  # 8 KV heads
+    [0.5, 0.125, 0.125]
+    """
+    heads = split_heads(arch.n_heads, arch.n_kv_heads, tensor)
+    if arch.latent_dim is not None:
+        return 1.0  # the latent belongs to all heads
+    return max(len(kv) for _, kv in heads) / arch.n_kv_heads
+
+
+def cache_transfer_s(
+    arch: Architecture,
+    n_tokens: int,
+    link_bandwidth: float,
+    latency_s: float = 0.0,
+    n_links: int = 1,
+    kv_dtype: str = "bf16",
+) -> float:
+    """Return the time to move a prompt's cache from where it was made to where tokens are made.
+
+    Disaggregated serving has machines for prompts and others for decoding; each request's cache
+    crosses the network once. `n_links` of them carry a part each.
+
+    Units:  bytes/s of one link, seconds
+    Raises: ValueError for what is no count, a bandwidth that is not positive, a negative latency.
+    Source: Zhong et al. 2024, DistServe, arXiv:2401.09670, sec. 3.3
+
+    >>> from firsttoken.architectures import ARCHITECTURES
+    >>> llama = ARCHITECTURES["Llama-3.1-70B"]
+    >>> round(1e3 * cache_transfer_s(llama, 8192, link_bandwidth=50e9), 1)  # ms
+    53.7
+    """
+    check_count("n_links", n_links, at_least=1)
+    if not link_bandwidth > 0:
+        raise ValueError(f"link_bandwidth must be positive, got {link_bandwidth!r}")
+    if not latency_s >= 0:
+        raise ValueError(f"latency_s must not be negative, got {latency_s!r}")
+    moved = kv_cache_bytes(arch, check_count("n_tokens", n_tokens), dtype=kv_dtype)
+    return moved / (n_links * link_bandwidth) + latency_s
+
+
+def _attention(arch: Architecture, n_queries: int, n_kv: int) -> tuple[int, int]:
+    """Return the matrices of attention with so many heads, of all layers: divided, and copied."""
+    d, h = arch.d_model, arch.head_dim
+    if arch.latent_sizes is None:
+        keys_and_values = len(arch.kv_layers) * 2 * d * n_kv * h
+        return arch.n_layers * 2 * d * n_queries * h + keys_and_values, 0
+    latent, rope, value = arch.latent_sizes
+    compressed = arch.q_latent_dim
+    per_head = h * (d if compressed is None else compressed)
+    per_head += latent * (h - rope + value) + value * d
+    narrow = d * (latent + rope + (compressed or 0))
+    return arch.n_layers * n_queries * per_head, arch.n_layers * narrow
+
+
+def _expert_share(arch: Architecture, tensor: int, expert: int) -> float:
+    """Return the share of the experts' parameters that the fullest device has."""
+    if not arch.n_experts:
+        return 0.0
+    if expert == 1:
+        assert arch.expert_d_ff is not None  # as every model with experts says
+        return -(-arch.expert_d_ff // tensor) / arch.expert_d_ff
+    return -(-arch.n_experts // (tensor * expert)) / arch.n_experts

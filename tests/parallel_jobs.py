@@ -1,0 +1,112 @@
+"""Jobs for the processes of test_parallel_torch: what was defined in a test cannot be imported."""
+
+import os
+import time
+
+import torch
+import torch.distributed as dist
+
+from firsttoken.checkpoint import read_checkpoint
+from firsttoken.parallel_torch import column_row, split_checkpoint
+from firsttoken.parallel_torch.tensor import tensor_parallel_model
+
+
+def collectives(wire, seed, sizes):
+    """Return what the four collectives of this library and PyTorch's all-reduce give."""
+    results = []
+    for size in sizes:
+        draw = torch.Generator().manual_seed(seed + wire.rank)
+        x = torch.randn(size, 3, generator=draw)
+        before = x.clone()
+        parts = [torch.full((wire.rank + to, 2), float(10 * wire.rank + to)) for to in
+                 range(wire.n)]  # fmt: skip
+        rows = [wire.rank + source for source in range(wire.n)]
+        ours = wire.all_reduce(x), wire.all_gather(x), wire.reduce_scatter(x)
+        exchanged = wire.all_to_all(parts, rows)
+        assert torch.equal(x, before)  # what is given stays
+        theirs = x.clone()
+        if wire.n == dist.get_world_size():
+            dist.all_reduce(theirs)
+        results.append((x, ours, exchanged, theirs, dict(wire.sent)))
+        wire.sent.clear()
+    return results
+
+
+def ring_with(wire, rule):
+    """Return an all-reduce whose device sends another piece than `ring_piece` says."""
+    import firsttoken.parallel_torch.wire as module
+
+    right = module.ring_piece
+    shift, backwards = rule
+    module.ring_piece = lambda device, index, n: (
+        (device - 1 + (index if backwards else -index) + shift * (device == 0)) % n
+    )
+    try:
+        return wire.all_reduce(torch.arange(12.0) * (wire.rank + 1)).tolist()
+    finally:
+        module.ring_piece = right
+
+
+def biased_mlp(wire, x, weights, wrong):
+    """Return an MLP of column and row; `wrong`: without the sum, or each adds the second bias."""
+    up, up_bias, down, down_bias = weights
+    if wrong == "no all-reduce":
+        wire.all_reduce = lambda x: x
+    if wrong == "bias added by each":
+        zero = torch.zeros_like(down_bias)
+        part = column_row(wire, x, up, up_bias, down, zero)
+        return part + wire.n * down_bias
+    return column_row(wire, x, up, up_bias, down, down_bias)
+
+
+def logits_without_one_sum(wire, directory, tokens, forgotten):
+    """Return logits of a split model in which one half layer forgets to add up."""
+    model = tensor_parallel_model(wire, read_checkpoint(directory))
+    block = model.model.layers[3]
+    half = block.self_attn if forgotten == "attention" else block.mlp
+    half._forward_hooks.clear()
+    return model(tokens).numpy()
+
+
+def part_bytes(wire, directory, length):
+    """Return the bytes of this process's weights that are split or copied, and of its cache."""
+    arch, weights = split_checkpoint(read_checkpoint(directory), wire.rank, wire.n)
+    model = tensor_parallel_model(wire, read_checkpoint(directory))
+    cache = model.new_cache(1, length)
+    model([list(range(length))], cache)
+    held = sum(p.numel() for p in model.parameters())  # tied tables count once
+    assert held == sum(w.size for w in weights.values()) == arch.n_params
+    return 4 * held, cache.nbytes
+
+
+def exchange_for_ever(wire):
+    """Never end, and hang where one of the others is gone."""
+    while True:
+        wire.all_reduce(torch.ones(8))
+
+
+def raise_on(wire, rank):
+    """Raise on one process while the others wait for it."""
+    if wire.rank == rank:
+        raise KeyError("no such piece")
+    wire.all_reduce(torch.ones(8))
+
+
+def leave(wire, rank):
+    """End one process without a word."""
+    if wire.rank == rank:
+        os._exit(7)
+    wire.all_reduce(torch.ones(8))
+
+
+def sleep_for_ever(wire):
+    time.sleep(10**6)
+
+
+def threads(wire):
+    return torch.get_num_threads()
+
+
+def slow_square(wire, x):
+    time.sleep(0.2 if x == 0 else 0.0)
+    return x * x
