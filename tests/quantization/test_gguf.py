@@ -164,7 +164,7 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("rule", {rule for rule, _, _ in MUTANTS.values()})
+@pytest.mark.parametrize("rule", dict.fromkeys(rule for rule, _, _ in MUTANTS.values()))
 def test_rules_hold(rule):
     rule()
 
