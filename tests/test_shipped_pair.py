@@ -63,6 +63,15 @@ def test_bits_per_byte_are_those_of_transformers_loss(name):
     assert ours == pytest.approx(nats / math.log(2) / len(text.encode()), rel=1e-5)
 
 
-def test_the_pair_is_small():
-    files = [f for f in data_path("model").rglob("*") if f.is_file()]
-    assert sum(f.stat().st_size for f in files) <= 10e6
+def size(*names):
+    """Bytes of these files and folders of the shipped models."""
+    paths = [data_path(f"model/{name}") for name in names]
+    files = [f for path in paths for f in ([path] if path.is_file() else path.rglob("*"))]
+    return sum(f.stat().st_size for f in files if f.is_file())
+
+
+def test_what_is_shipped_is_small():
+    """The pair with its tokenizer, and the drafts that chapters 10 and 13 trained."""
+    drafts = ["pruned_draft", "eagle_draft", "medusa_heads", "recurrent_head"]
+    assert 0 < size(*drafts) <= 3e6
+    assert 0 < size(".") - size(*drafts) <= 10e6
