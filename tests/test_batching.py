@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
 from itertools import count, pairwise
+from pathlib import Path
 from random import Random
 from types import ModuleType, SimpleNamespace
 
@@ -1198,6 +1199,27 @@ def test_a_sweep_runs_unchanged_on_a_dask_cluster():
     ):
         # A local function is in no module that a worker could import.
         found = sweep(SETTINGS, RATES, lambda rate: sweep_trace(rate), step_cost, slo=SWEEP_SLO)
+    assert found == single_runs()
+
+
+def test_a_sweep_runs_unchanged_on_a_ray_cluster():
+    import ray
+    from ray.util.joblib import register_ray
+
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        # Its processes must find the functions above; those of a notebook travel whole.
+        runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}},
+    )
+    try:
+        register_ray()
+        with joblib.parallel_config(backend="ray"):
+            found = sweep(SETTINGS, RATES, lambda rate: sweep_trace(rate), step_cost, slo=SWEEP_SLO)
+    finally:
+        ray.shutdown()
     assert found == single_runs()
 
 

@@ -368,7 +368,8 @@ def sweep(
 
     The runs share all cores, or `n_jobs` processes, each with its own copy of what is passed; with
     `progress` a bar shows how many are done. They go wherever joblib is told to send them: inside
-    `with joblib.parallel_config(backend="dask"):` to the current Dask cluster.
+    `with joblib.parallel_config(backend="dask"):` to the current Dask cluster, and with "ray" to a
+    Ray cluster, where the bar moves only when all are done.
 
     Raises: ValueError as `simulate` and `summarize`.
 
@@ -382,10 +383,12 @@ def sweep(
     True
     """
     from joblib import Parallel, delayed  # takes a while to import, and only sweeps need it
+    from joblib.parallel import get_active_backend
 
     points = [(name, rate) for name in settings for rate in rates]
     run = delayed(_summarize_run)
-    results = Parallel(n_jobs=n_jobs, return_as="generator")(
+    one_by_one = get_active_backend()[0].supports_return_generator  # Ray's does not
+    results = Parallel(n_jobs=n_jobs, return_as="generator" if one_by_one else "list")(
         run(trace, rate, cost, dict(settings[name]), slo) for name, rate in points
     )
     bar = tqdm(results, desc="runs", total=len(points), disable=not progress)
