@@ -1,11 +1,12 @@
 # First Token. `make` alone lists what there is to do.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help lab chapter test test-hub root book serve assignments example collect grade formgrader review similarity bench check clean
+.PHONY: help lab chapter test test-hub root book serve api assignments example collect grade formgrader review similarity bench check clean
 
 PORT ?= 8000
 CHAPTER ?=
 LAB_FLAGS ?=
+API_FLAGS ?=
 COURSE ?=
 FILES ?=
 TOPIC ?=
@@ -16,8 +17,9 @@ CONSTRAINTS ?= constraints.txt
 # What each part of the work needs beside the library. Reading needs the first line alone; who only
 # reads gets nothing else.
 EXTRAS_lab := torch,lab
-EXTRAS_test := torch,lab,test,classroom,book
+EXTRAS_test := torch,lab,server,test,classroom,book
 EXTRAS_book := torch,lab,book
+EXTRAS_api := torch,lab,server
 EXTRAS_classroom := torch,lab,classroom
 EXTRAS_hub := torch,lab,classroom,hub
 PY := .venv/bin/python
@@ -82,6 +84,9 @@ serve: .venv/book ## build the site and serve it (PORT=8000)
 	@$(MAKE) --no-print-directory book
 	@echo "The book is at http://localhost:$(PORT) . Ctrl-C stops it."
 	@exec $(PY) -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
+
+api: .venv/api ## the engine as an OpenAI-compatible server (PORT=8000)
+	@exec $(PY) -m firsttoken.server --port $(PORT) $(API_FLAGS)
 
 assignments: .venv/classroom ## write the assignments for students into _build/assignments
 	@$(PY) classroom/release.py _build/assignments
@@ -163,7 +168,7 @@ clean: ## remove the site and all caches (the environment stays: rm -r .venv)
 	@touch $@
 
 # .venv/lab, .venv/test, …: empty files that say what is installed.
-.venv/lab .venv/test .venv/book .venv/classroom .venv/hub: .venv/%: Makefile pyproject.toml $(CONSTRAINTS) .venv/bin/uv
+.venv/lab .venv/test .venv/book .venv/api .venv/classroom .venv/hub: .venv/%: Makefile pyproject.toml $(CONSTRAINTS) .venv/bin/uv
 	@echo "Installing what make $* needs into .venv."
 	@.venv/bin/uv pip install --python $(PY) $(CONSTRAINTS:%=-c %) -e '.[$(EXTRAS_$*)]' \
 		>.venv/install.log 2>&1 || $(call not_installed,uv)

@@ -128,7 +128,8 @@ def test_house_rules_know_every_module(house):
 def test_the_library_imports_what_it_depends_on():
     """Each package stands in pyproject.toml; the package itself imports nothing by its name."""
     data = pyproject()["project"]
-    texts = data["dependencies"] + data["optional-dependencies"]["torch"]
+    extras = data["optional-dependencies"]
+    texts = data["dependencies"] + extras["torch"] + extras["server"]
     known = {canonicalize_name(Requirement(text).name) for text in texts} | {"ipython"}
     found = {}
     for module, source in library_sources().items():
@@ -249,7 +250,7 @@ def extras(target: str) -> set[str]:
 def test_make_installs_extras_that_exist():
     targets = re.findall(r"^EXTRAS_(\w+) :=", (ROOT / "Makefile").read_text(), re.MULTILINE)
     known = set(pyproject()["project"]["optional-dependencies"])
-    assert set(targets) == {"lab", "test", "book", "classroom", "hub"}
+    assert set(targets) == {"lab", "test", "book", "api", "classroom", "hub"}
     assert [target for target in targets if not extras("lab") <= extras(target) <= known] == []
 
 

@@ -1,0 +1,74 @@
+"""Start the server: `python -m firsttoken.server --port 8000`."""
+
+import argparse
+import os
+import socket
+import sys
+
+import uvicorn
+
+from firsttoken.engine import Engine
+from firsttoken.llama import load_model
+from firsttoken.server.app import ServerSettings, create_app
+from firsttoken.tokenizer import tokenizer
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the reader of the command line."""
+    made = argparse.ArgumentParser(
+        "python -m firsttoken.server", description=__doc__, allow_abbrev=False
+    )
+    add = made.add_argument
+    add("--host", default="127.0.0.1", help="whom to listen to (default: this machine only)")
+    add("--port", type=int, default=8000)
+    add("--model", default="target", help="target, draft, or a directory with a Llama checkpoint")
+    add("--tokenizer", default=None, help="the tokenizer.json of another checkpoint")
+    add("--backend", choices=("numpy", "torch"), default="numpy")
+    add("--served-model-name", default="first-token", help="the name that clients ask for")
+    add("--api-key", default=os.environ.get("FIRSTTOKEN_API_KEY"), help="clients must send it")
+    add("--n-blocks", type=int, default=512, help="blocks of the cache")
+    add("--block-size", type=int, default=16, help="tokens per block")
+    add("--max-batch", type=int, default=16, help="requests that run at once")
+    add("--token-budget", type=int, default=256, help="most tokens per step (0: no limit)")
+    add("--max-waiting", type=int, default=256, help="most requests in the queue")
+    add("--no-prefix-caching", action="store_true")
+    add("--max-body-bytes", type=int, default=2**20)
+    add("--drain-s", type=int, default=30, help="how long a stop waits for what is under way")
+    return made
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Serve until a signal comes; then finish what is under way."""
+    options = parser().parse_args(arguments)
+    try:
+        socket.create_server((options.host, options.port)).close()
+    except OSError as error:
+        sys.exit(f"cannot listen to {options.host}, port {options.port}: {error.strerror}")
+    words = tokenizer(options.tokenizer)
+    engine = Engine(
+        load_model(options.model, options.backend),
+        options.n_blocks,
+        options.block_size,
+        options.max_batch,
+        options.token_budget or None,
+        prefix_caching=not options.no_prefix_caching,
+        tokenizer=words,
+        max_waiting=options.max_waiting,
+    )
+    settings = ServerSettings(options.served_model_name, options.api_key, options.max_body_bytes)
+    if options.host not in ("127.0.0.1", "::1", "localhost") and options.api_key is None:
+        print("Anybody who reaches this machine may ask: no --api-key is set.", file=sys.stderr)
+    app = create_app(engine, words, settings)
+    print(f"Dashboard: http://{options.host}:{options.port}/ . Ctrl-C stops the server.")
+    uvicorn.run(
+        app,
+        host=options.host,
+        port=options.port,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=options.drain_s,
+    )
+
+
+if __name__ == "__main__":
+    main()

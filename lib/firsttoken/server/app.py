@@ -1,0 +1,362 @@
+"""The server's pages: OpenAI's three, health, metrics, and a dashboard."""
+
+import asyncio
+import contextlib
+import hmac
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from firsttoken.engine import Engine, QueueFull
+from firsttoken.server.answers import Answers, event
+from firsttoken.server.counters import Counters
+from firsttoken.server.errors import ApiError
+from firsttoken.server.runner import EngineDown, Finished, Flight, Runner, TokenNews
+from firsttoken.server.schema import ChatRequest, CompletionRequest
+from firsttoken.server.translation import Job, Translator, parse
+from firsttoken.tokenizer import Tokenizer
+
+_log = logging.getLogger("firsttoken.server")
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """What a server is called, and what it lets clients do.
+
+    `name` is the model's, under which it is asked for. With an `api_key`, /v1/ answers only those
+    who send it. A body may have `max_body_bytes` and take `body_timeout_s` to come, and a client
+    may take `write_timeout_s` to read a piece of its answer. One request may ask for `max_answers`.
+    """
+
+    name: str = "first-token"
+    api_key: str | None = None
+    max_body_bytes: int = 2**20
+    body_timeout_s: float = 30.0
+    write_timeout_s: float = 30.0
+    max_answers: int = 128
+
+
+def create_app(engine: Engine, tokenizer: Tokenizer, settings: ServerSettings) -> Starlette:
+    """Return the web application; it runs the engine from its start to its end.
+
+    `app.state.api` is the `Api` behind it.
+    """
+    api = Api(engine, tokenizer, settings)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        api.runner.start()
+        yield
+        await api.runner.close()
+
+    app = Starlette(
+        routes=[
+            Route("/", api.dashboard),
+            Route("/dashboard.json", api.dashboard_data),
+            Route("/health", api.health),
+            Route("/metrics", api.metrics),
+            Route("/v1/models", api.models),
+            Route("/v1/models/{name:path}", api.model),
+            Route("/v1/completions", api.completions, methods=["POST"]),
+            Route("/v1/chat/completions", api.chat, methods=["POST"]),
+        ],
+        lifespan=lifespan,
+        exception_handlers={
+            ApiError: _tell_error,
+            HTTPException: _tell_http_error,
+            EngineDown: _tell_engine_down,
+            ClientDisconnect: _tell_nobody,
+            Exception: _tell_unexpected,
+        },
+    )
+    app.state.api = api
+    return app
+
+
+class Api:
+    """What the server does at each address."""
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, settings: ServerSettings):
+        self._settings, self._tokenizer = settings, tokenizer
+        self.runner = Runner(engine)
+        self.counters = Counters(self.runner, settings.name)
+        pool = engine.pool
+        self._adapters = tuple(getattr(engine, "adapters", None) or ())
+        self._translator = Translator(
+            engine.model,
+            tokenizer,
+            settings.name,
+            self._adapters,
+            pool.n_blocks * pool.block_size,
+            settings.max_answers,
+        )
+        self._page = (files("firsttoken.server") / "dashboard.html").read_text("utf-8")
+
+    async def completions(self, request: Request) -> Response:
+        """Answer /v1/completions."""
+        translate = lambda body: self._translator.completion(parse(CompletionRequest, body))  # noqa: E731
+        return await self._answer(request, translate, chat=False)
+
+    async def chat(self, request: Request) -> Response:
+        """Answer /v1/chat/completions."""
+        translate = lambda body: self._translator.chat(parse(ChatRequest, body))  # noqa: E731
+        return await self._answer(request, translate, chat=True)
+
+    async def _answer(
+        self, request: Request, translate: Callable[[bytes], Job], chat: bool
+    ) -> Response:
+        arrival_s = self.runner.engine.now_s()
+        self._check_key(request)
+        body = await self._body(request)
+        # In a thread: a long text, or the automaton of an expression, must not hold up the others.
+        job = await asyncio.to_thread(translate, body)
+        try:
+            flight = await self.runner.submit(job.asks, arrival_s)
+        except QueueFull as full:
+            wait_s = self.counters.retry_after_s()
+            raise ApiError(
+                429,
+                f"the queue is full: {full}",
+                code="queue_full",
+                headers={"Retry-After": str(wait_s)},
+            ) from None
+        except ValueError as error:
+            raise ApiError(400, str(error), code="invalid_value") from None
+        answers = Answers(job, self._tokenizer, chat)
+        if job.stream:
+            return _EventStream(self, flight, answers)
+        done = await self._unless_gone(request.receive, self._whole(flight), flight)
+        return Response(status_code=499) if done is None else JSONResponse(answers.whole(done))
+
+    async def _whole(self, flight: Flight) -> list[Any]:
+        done = {}
+        async for batch in flight.batches():
+            for news in batch:
+                if isinstance(news, Finished):
+                    done[news.index] = self.note(flight, news)
+        return [done[i] for i in range(flight.n_answers)]
+
+    def note(self, flight: Flight, news: Finished) -> Any:
+        """Count a finished answer and return it.
+
+        Raises: ApiError 500 for one that failed.
+        """
+        self.counters.finished(news, flight.ask_of(news.index))
+        error = getattr(news.answer, "error", None)
+        if error is not None:
+            raise ApiError(500, f"answer {news.index} failed: {error}")
+        return news.answer
+
+    async def _unless_gone(
+        self, receive: Receive, work: Coroutine[Any, Any, Any], flight: Flight
+    ) -> Any:
+        """Return what comes of the work; None if the client goes first, and drop the request."""
+        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
+        try:
+            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+            return await task if task.done() else None
+        finally:
+            for pending in (task, gone):
+                pending.cancel()
+            await asyncio.gather(task, gone, return_exceptions=True)
+            if n_left := len(flight.ids):
+                self.runner.cancel(flight)
+                self.counters.aborted(n_left)
+
+    async def stream(self, flight: Flight, answers: Answers, receive: Receive, send: Send) -> None:
+        """Send the answers as server-sent events."""
+        headers = [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            (b"cache-control", b"no-cache"),
+            (b"x-accel-buffering", b"no"),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        write = self._writer(send)
+        try:
+            await self._unless_gone(receive, self._events(flight, answers, write), flight)
+        except (ApiError, EngineDown) as error:
+            body = error.body if isinstance(error, ApiError) else _engine_down(error).body
+            await write([event(body)], False)
+        except TimeoutError:
+            _log.warning("a client did not read its stream: dropped")
+            return  # unfinished, so that the connection is closed
+
+    async def _events(
+        self,
+        flight: Flight,
+        answers: Answers,
+        write: Callable[[list[bytes], bool], Awaitable[None]],
+    ) -> bool:
+        await write(answers.begin(), True)
+        async for batch in flight.batches():
+            chunks: list[bytes] = []
+            for news in batch:
+                if isinstance(news, TokenNews):
+                    chunks += answers.token(news.index, news.token, news.logprobs)
+                else:
+                    chunks += answers.end(news.index, self.note(flight, news))
+            await write(chunks, True)
+        await write(answers.close(), False)
+        return True
+
+    def _writer(self, send: Send) -> Callable[[list[bytes], bool], Awaitable[None]]:
+        async def write(chunks: list[bytes], more: bool) -> None:
+            if chunks:
+                body = {"type": "http.response.body", "body": b"".join(chunks), "more_body": more}
+                async with asyncio.timeout(self._settings.write_timeout_s):
+                    await send(body)
+
+        return write
+
+    def _check_key(self, request: Request) -> None:
+        key = self._settings.api_key
+        if key is None:
+            return
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        # Headers are bytes, which Starlette shows as Latin-1.
+        right = hmac.compare_digest(given.strip().encode("latin-1"), key.encode())
+        if scheme.lower() != "bearer" or not right:
+            raise ApiError(
+                401,
+                "Authorization: expected the header 'Bearer KEY' with this server's key",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+
+    async def _body(self, request: Request) -> bytes:
+        """Return the body, as JSON by its own account, in time, and not too large."""
+        # No page of another site can send this type without being allowed to.
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise ApiError(415, f"Content-Type: expected application/json, got {kind!r}")
+        limit = self._settings.max_body_bytes
+        too_large = ApiError(
+            413,
+            f"the body has more than {limit} bytes",
+            code="request_too_large",
+            headers={"Connection": "close"},
+        )
+        declared = request.headers.get("content-length", "0")
+        if declared.isdigit() and int(declared) > limit:
+            raise too_large
+        parts, n = [], 0
+        try:
+            async with asyncio.timeout(self._settings.body_timeout_s):
+                async for part in request.stream():
+                    parts.append(part)
+                    n += len(part)
+                    if n > limit:
+                        raise too_large
+        except TimeoutError:
+            raise ApiError(
+                408,
+                f"the body did not come within {self._settings.body_timeout_s} s",
+                headers={"Connection": "close"},
+            ) from None
+        return b"".join(parts)
+
+    async def models(self, request: Request) -> Response:
+        """List the model and its adapters."""
+        self._check_key(request)
+        cards = [self._card(name) for name in (self._settings.name, *self._adapters)]
+        return JSONResponse({"object": "list", "data": cards})
+
+    async def model(self, request: Request) -> Response:
+        """Tell of one model."""
+        self._check_key(request)
+        name = request.path_params["name"]
+        if name not in (self._settings.name, *self._adapters):
+            raise ApiError(
+                404, f"there is no model {name!r}", param="model", code="model_not_found"
+            )
+        return JSONResponse(self._card(name))
+
+    def _card(self, name: str) -> dict[str, Any]:
+        base = self._settings.name
+        return {
+            "id": name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "firsttoken",
+            "root": base,
+            "parent": None if name == base else base,
+            "max_model_len": self._translator.max_length,
+        }
+
+    async def health(self, request: Request) -> Response:
+        """Say whether requests are answered: 200 or 503."""
+        if self.runner.healthy:
+            return JSONResponse({"status": "ok"})
+        reason = "stopping" if self.runner.error is None else repr(self.runner.error)
+        return JSONResponse({"status": "down", "reason": reason}, status_code=503)
+
+    async def metrics(self, request: Request) -> Response:
+        """Return what Prometheus reads."""
+        return Response(self.counters.render(), media_type=CONTENT_TYPE_LATEST)
+
+    async def dashboard(self, request: Request) -> Response:
+        """Return the page that shows the engine at work."""
+        return HTMLResponse(self._page)
+
+    async def dashboard_data(self, request: Request) -> Response:
+        """Return what that page shows."""
+        return JSONResponse(self.counters.snapshot())
+
+
+class _EventStream(Response):
+    """A stream of server-sent events as a response of Starlette's."""
+
+    def __init__(self, api: Api, flight: Flight, answers: Answers):
+        self._api, self._flight, self._answers = api, flight, answers
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._api.stream(self._flight, self._answers, receive, send)
+
+
+async def _gone(receive: Receive) -> None:
+    """Wait until the client has closed its connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _engine_down(error: EngineDown) -> ApiError:
+    return ApiError(503, str(error), code="engine_down")
+
+
+def _response(error: ApiError) -> Response:
+    return JSONResponse(error.body, error.status, error.headers)
+
+
+async def _tell_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return _response(error)
+
+
+async def _tell_engine_down(request: Request, error: Exception) -> Response:
+    assert isinstance(error, EngineDown)
+    return _response(_engine_down(error))
+
+
+async def _tell_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    return _response(ApiError(error.status_code, message, headers=error.headers))
+
+
+async def _tell_nobody(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)
+
+
+async def _tell_unexpected(request: Request, error: Exception) -> Response:
+    return _response(ApiError(500, "the server failed; its log says more"))

@@ -1,0 +1,73 @@
+"""Text in pieces: what a stream may send before it is known how the text ends."""
+
+from collections.abc import Sequence
+
+from firsttoken.tokenizer import TextStream, Tokenizer
+
+
+class HeldText:
+    r"""Turn tokens into pieces of text, none of which will have to be taken back.
+
+    Held back are bytes of a character that is not complete, and an end that may be the beginning
+    of a stop string. Of the stop string itself nothing is ever said. The pieces and `finish`
+    together are the text of the answer.
+
+    >>> from firsttoken.tokenizer import tokenizer
+    >>> tok = tokenizer()
+    >>> held = HeldText(tok, ["\nend"])
+    >>> [held.push(i) for i in (tok.encode("a")[0], tok.encode("\n")[0], tok.encode("b")[0])]
+    ['a', '', '\nb']
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()):
+        self._stream, self._stop = TextStream(tokenizer), tuple(stop)
+        self._held = ""
+        self._n_said = 0
+        self._stopped = False
+
+    def push(self, token: int) -> str:
+        """Return the text that is certain with one more token; it may be empty."""
+        if self._stopped:
+            return ""
+        self._held += self._stream.push(token)
+        found = [at for s in self._stop if (at := self._held.find(s)) >= 0]
+        if found:
+            self._stopped = True
+            return self._say(min(found))
+        return self._say(len(self._held) - self._n_uncertain())
+
+    def finish(self, text: str) -> str:
+        """Return what is left to say of the whole text of the answer."""
+        return text[self._n_said :]
+
+    def _say(self, n: int) -> str:
+        said, self._held = self._held[:n], self._held[n:]
+        self._n_said += n
+        return said
+
+    def _n_uncertain(self) -> int:
+        """Return how long an end of the text may be the beginning of a stop string."""
+        longest = 0
+        for stop in self._stop:
+            for n in range(min(len(stop) - 1, len(self._held)), longest, -1):
+                if self._held.endswith(stop[:n]):
+                    longest = n
+                    break
+        return longest
+
+
+def token_name(tokenizer: Tokenizer, token: int) -> str:
+    r"""Return what stands for a token among log-probabilities: its text, or its bytes.
+
+    A token that is no text by itself is written as OpenAI writes it.
+
+    >>> from firsttoken.tokenizer import tokenizer
+    >>> tok = tokenizer()
+    >>> token_name(tok, tok.encode("é")[0])[:8]
+    'bytes:\\x'
+    """
+    raw = tokenizer.token_bytes(token)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)

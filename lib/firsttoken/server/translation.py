@@ -1,0 +1,301 @@
+"""From a client's request to what the engine is asked, or to an error that names the field."""
+
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from firsttoken.constrained import Constraint, Json, Language, Regex
+from firsttoken.protocols import Model
+from firsttoken.sampling import SamplingParams
+from firsttoken.server.chat import render_chat
+from firsttoken.server.errors import ApiError
+from firsttoken.server.json_schema import literal, schema_regex
+from firsttoken.server.runner import Ask
+from firsttoken.server.schema import ChatRequest, CommonRequest, CompletionRequest, StreamOptions
+from firsttoken.tokenizer import Tokenizer
+
+AnyRequest = TypeVar("AnyRequest", bound=CommonRequest)
+
+# The most states that a client's expression may have: more take seconds to make.
+_MAX_STATES = 4_000
+_N_CONSTRAINTS_KEPT = 64
+
+
+def parse(kind: type[AnyRequest], body: bytes) -> AnyRequest:
+    """Read the body of a request.
+
+    Raises: ApiError 400 that names the field.
+
+    >>> parse(CompletionRequest, b'{"model": "m", "n": 0}')
+    Traceback (most recent call last):
+    firsttoken.server.errors.ApiError: n: Input should be greater than or equal to 1
+    """
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        raise _field_error(error) from None
+
+
+def _field_error(error: ValidationError) -> ApiError:
+    """Return the first complaint, with the path of its field."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    # Of a union each member complains; who got furthest into the value says most.
+    first = max((e for e in found if e["loc"][:1] == found[0]["loc"][:1]), key=_depth)
+    if first["type"] == "json_invalid":
+        return ApiError(400, f"the body is no JSON: {first['msg']}", code="invalid_json")
+    param = ""
+    for part in first["loc"]:
+        if isinstance(part, int):
+            param += f"[{part}]"
+        elif part.isidentifier() and part != "str":  # others are names of a union's members
+            param += f".{part}" if param else part
+    message = first["msg"].removeprefix("Value error, ")
+    if not param:  # a rule for several fields begins with the one at fault
+        word = message.split()[0]
+        param = word if word in _CROSS_RULES else ""
+    if first["type"] == "extra_forbidden":
+        message = "not known here, or not supported"
+    text = f"{param}: {message}" if param else message
+    return ApiError(400, text, param=param or None, code="invalid_value")
+
+
+_CROSS_RULES = {"stream_options", "top_logprobs"}
+
+
+def _depth(error: Any) -> int:
+    return sum(isinstance(part, int) for part in error["loc"])
+
+
+@dataclass(frozen=True)
+class Job:
+    """A request as the server works on it: what the engine is asked, and how to answer."""
+
+    asks: list[Ask]
+    model: str
+    stream: bool
+    options: StreamOptions
+    logprobs: int | None  # how many alternatives are told for each token; None: nothing
+
+
+class Translator:
+    """Turns requests into jobs, for one model, its tokenizer and its adapters.
+
+    `n_places` is how many tokens the engine's cache has room for, `max_answers` how many one
+    request may ask for.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        name: str,
+        adapters: Sequence[str],
+        n_places: int,
+        max_answers: int,
+    ):
+        self._tokenizer, self._eos_ids = tokenizer, model.eos_ids
+        self.name, self.adapters, self._max_answers = name, tuple(adapters), max_answers
+        self._vocab_size = model.arch.vocab_size
+        # The last token is chosen, never read.
+        self.max_length = min(model.arch.max_context or n_places + 1, n_places + 1)
+        self._token_bytes = [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)]
+        self._longest_token = max(map(len, self._token_bytes))
+        self._constraints: OrderedDict[tuple[str, str], Constraint] = OrderedDict()
+
+    def completion(self, request: CompletionRequest) -> Job:
+        """Return the job of a completion.
+
+        A text becomes a document of its own, behind the token that ends a text; ids stay as they
+        are.
+        """
+        prompt = request.prompt
+        if isinstance(prompt, str):
+            prompts = [self._encode(prompt, "prompt")]
+        elif isinstance(prompt[0], int):
+            prompts = [self._ids(prompt, "prompt")]
+        else:
+            prompts = [
+                self._encode(p, f"prompt[{i}]")
+                if isinstance(p, str)
+                else self._ids(p, f"prompt[{i}]")
+                for i, p in enumerate(prompt)
+            ]
+        wanted = request.max_tokens or 16
+        return self._job(request, prompts, "prompt", "max_tokens", wanted, request.logprobs)
+
+    def chat(self, request: ChatRequest) -> Job:
+        """Return the job of a chat: the answer may fill the context unless the client says less."""
+        text = render_chat([(message.role, message.text) for message in request.messages])
+        prompt = self._encode(text, "messages")
+        field = "max_completion_tokens" if request.max_completion_tokens else "max_tokens"
+        wanted = getattr(request, field) or self.max_length - len(prompt)
+        logprobs = (request.top_logprobs or 0) if request.logprobs else None
+        return self._job(request, [prompt], "messages", field, wanted, logprobs)
+
+    def _encode(self, text: str, field: str) -> list[int]:
+        # A token stands for so many bytes at most: a text that is far too long is not even read.
+        least = len(text.encode()) // self._longest_token
+        if least >= self.max_length:
+            raise self._too_long(field, f"at least {least}")
+        return self._fitting(self._tokenizer.encode_document(text), field)
+
+    def _ids(self, ids: Sequence[Any], field: str) -> list[int]:
+        if max(ids) >= self._vocab_size:
+            raise ApiError(
+                400,
+                f"{field}: token ids must lie in 0 … {self._vocab_size - 1}, got {max(ids)}",
+                param=field,
+            )
+        return self._fitting(list(ids), field)
+
+    def _fitting(self, ids: list[int], field: str) -> list[int]:
+        if len(ids) >= self.max_length:
+            raise self._too_long(field, str(len(ids)))
+        return ids
+
+    def _too_long(self, field: str, n: str) -> ApiError:
+        return ApiError(
+            400,
+            f"{field} has {n} tokens, expected fewer than the {self.max_length} that prompt and "
+            "answer may have together",
+            param=field,
+            code="context_length_exceeded",
+        )
+
+    def _job(
+        self,
+        request: CommonRequest,
+        prompts: Sequence[list[int]],
+        prompt_field: str,
+        tokens_field: str,
+        max_tokens: int,
+        logprobs: int | None,
+    ) -> Job:
+        n = request.n or 1
+        if n * len(prompts) > self._max_answers:
+            raise ApiError(
+                400,
+                f"n {n} for {len(prompts)} prompts: one request may ask for at most "
+                f"{self._max_answers} answers",
+                param="n" if n > 1 else prompt_field,
+            )
+        longest = max(map(len, prompts))
+        if longest + max_tokens > self.max_length:
+            raise ApiError(
+                400,
+                f"{tokens_field} {max_tokens} and a prompt of {longest} tokens are more than the "
+                f"{self.max_length} tokens that prompt and answer may have together",
+                param=tokens_field,
+                code="context_length_exceeded",
+            )
+        constraint = self._constraint(request)
+        if constraint is not None and request.ignore_eos:
+            raise ApiError(
+                400, "ignore_eos: an answer of a given form must end", param="ignore_eos"
+            )
+        if constraint is not None and constraint.min_tokens() > max_tokens:
+            raise ApiError(
+                400,
+                f"{tokens_field} {max_tokens}: an answer of this form may need "
+                f"{constraint.min_tokens()} tokens",
+                param=tokens_field,
+            )
+        params = SamplingParams(
+            temperature=1.0 if request.temperature is None else request.temperature,
+            top_k=max(request.top_k or 0, 0),
+            top_p=1.0 if request.top_p is None else request.top_p,
+            min_p=request.min_p or 0.0,
+            repetition_penalty=request.repetition_penalty or 1.0,
+            presence_penalty=request.presence_penalty or 0.0,
+            frequency_penalty=request.frequency_penalty or 0.0,
+            max_tokens=max_tokens,
+            stop=request.stop or (),  # type: ignore[arg-type]
+            seed=request.seed,
+        )
+        asks = [
+            Ask(
+                prompt,
+                params,
+                n,
+                bool(request.ignore_eos),
+                constraint,
+                self._adapter(request.model),
+                request.priority or 0,
+                request.deadline_s,
+                logprobs,
+            )
+            for prompt in prompts
+        ]
+        options = request.stream_options or StreamOptions()
+        return Job(asks, request.model, bool(request.stream), options, logprobs)
+
+    def _adapter(self, model: str) -> str | None:
+        if model == self.name:
+            return None
+        if model in self.adapters:
+            return model
+        raise ApiError(
+            404,
+            f"there is no model {model!r}; there are: {', '.join((self.name, *self.adapters))}",
+            param="model",
+            code="model_not_found",
+        )
+
+    def _constraint(self, request: CommonRequest) -> Constraint | None:
+        wanted = list(_forms(request))
+        if not wanted:
+            return None
+        if len(wanted) > 1:
+            raise ApiError(
+                400,
+                f"{wanted[1][0]}: the form of the answer is given already, by {wanted[0][0]}",
+                param=wanted[1][0],
+            )
+        field, kind, value = wanted[0]
+        key = kind, json.dumps(value)
+        if key in self._constraints:
+            self._constraints.move_to_end(key)
+            return self._constraints[key]
+        try:
+            language = _language(kind, value)
+        except ValueError as error:
+            raise ApiError(400, f"{field}: {error}", param=field) from None
+        made = Constraint(language, self._token_bytes, self._eos_ids)
+        self._constraints[key] = made
+        if len(self._constraints) > _N_CONSTRAINTS_KEPT:
+            self._constraints.popitem(last=False)
+        return made
+
+
+def _forms(request: CommonRequest) -> Any:
+    """Yield (field, kind, value) for each form that a request asks for."""
+    form = request.response_format
+    if form is not None and form.type == "json_object":
+        yield "response_format", "object", None
+    if form is not None and form.json_schema is not None:
+        yield "response_format.json_schema.schema", "json", form.json_schema.json_schema
+    ways = request.structured_outputs
+    for field, kind, value in (
+        ("structured_outputs.json", "json", ways and ways.json_),
+        ("structured_outputs.regex", "regex", ways and ways.regex),
+        ("structured_outputs.choice", "choice", ways and ways.choice),
+        ("guided_json", "json", request.guided_json),
+        ("guided_regex", "regex", request.guided_regex),
+        ("guided_choice", "choice", request.guided_choice),
+    ):
+        if value is not None:
+            yield field, kind, value
+
+
+def _language(kind: str, value: Any) -> Language:
+    if kind == "object":
+        return Json(root="object", max_spaces=1)
+    if kind == "json":
+        return Regex(schema_regex(value), _MAX_STATES)
+    if kind == "choice":
+        return Regex("|".join(map(literal, value)), _MAX_STATES)
+    return Regex(value, _MAX_STATES)

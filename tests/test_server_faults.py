@@ -1,0 +1,409 @@
+"""Bad clients, full queues, a dying engine: nothing is lost or leaks, nobody waits for ever."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import openai
+import pytest
+
+from firsttoken.generate import generate
+from firsttoken.sampling import SamplingParams
+from firsttoken.server.app import ServerSettings
+from firsttoken.server.runner import EngineDown
+from served import NAME, WORDS, ExactModel, Served, eventually
+
+SLOW_S = 0.01
+LONG = {"prompt": "a", "max_tokens": 400, "temperature": 0, "ignore_eos": True}
+
+
+@pytest.fixture
+def slow():
+    """A server whose steps take a hundredth of a second."""
+    with Served(ExactModel(SLOW_S)) as running:
+        yield running
+        eventually(lambda: running.idle)
+
+
+def raw(fields: dict | bytes, path="completions", **headers) -> bytes:
+    """Return a request as it goes over the wire."""
+    body = fields if isinstance(fields, bytes) else json.dumps({"model": NAME} | fields).encode()
+    told = {"Host": "x", "Content-Type": "application/json", "Content-Length": len(body)} | headers
+    lines = [f"POST /v1/{path} HTTP/1.1", *(f"{k}: {v}" for k, v in told.items() if v is not None)]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def read_until(connection, mark: bytes) -> bytes:
+    got = b""
+    while mark not in got:
+        piece = connection.recv(4096)
+        assert piece, f"closed before {mark!r}: {got!r}"
+        got += piece
+    return got
+
+
+def answers(served) -> bool:
+    """Say whether the server still answers rightly."""
+    params = SamplingParams(temperature=0.0, max_tokens=3)
+    want = generate(served.model, WORDS.encode_document("b"), params, tokenizer=WORDS).text
+    got = served.post(prompt="b", temperature=0, max_tokens=3)
+    return got.json()["choices"][0]["text"] == want
+
+
+# Clients that go away.
+
+
+@pytest.mark.parametrize("close", ["reset", "close", "half"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("after_tokens", [0, 3])
+def test_a_client_that_goes_frees_its_blocks_within_a_step(slow, stream, close, after_tokens):
+    steps_at_cancel = []
+    cancel = slow.runner.cancel
+
+    def noted(flight):
+        steps_at_cancel.append(slow.engine.stats.steps)
+        cancel(flight)
+
+    slow.runner.cancel = noted
+    freed_at = []
+    abort = slow.engine.abort
+
+    def noted_abort(request_id):
+        abort(request_id)
+        freed_at.append((slow.engine.stats.steps, slow.engine.pool.usage().used))
+
+    slow.engine.abort = noted_abort
+    with slow.connect() as connection:
+        connection.sendall(raw(LONG | {"stream": stream}))
+        if stream:
+            read_until(connection, b"data: " if after_tokens else b"200 OK")
+        eventually(lambda: slow.engine.stats.new_tokens >= after_tokens)
+        if close == "reset":
+            linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        if close == "half":
+            connection.shutdown(socket.SHUT_WR)
+            eventually(lambda: freed_at)
+    eventually(lambda: freed_at and slow.idle)
+    assert freed_at[0][0] - steps_at_cancel[0] <= 1 and freed_at[0][1] == 0
+    assert slow.engine.stats.aborted == 1
+    assert answers(slow)
+
+
+def test_going_at_any_byte_of_the_request_leaves_nothing():
+    """Half a line, half the headers, half the body, all but the last byte, and all of it."""
+    with Served() as served:
+        whole = raw(LONG)
+        for end in [*range(0, len(whole), 7), len(whole) - 1, len(whole)]:
+            with served.connect() as connection:
+                connection.sendall(whole[:end])
+        eventually(lambda: served.idle)
+        assert answers(served)
+
+
+def test_going_between_any_two_pieces_of_a_stream_leaves_nothing():
+    with Served(ExactModel(0.001)) as served:
+        for n in range(0, 4000, 250):
+            with served.connect() as connection:
+                connection.sendall(raw(LONG | {"stream": True, "max_tokens": 60}))
+                got = 0
+                while got < n:
+                    got += len(connection.recv(min(250, n - got)))
+        eventually(lambda: served.idle)
+        assert answers(served)
+
+
+def test_going_while_it_waits_in_the_queue_leaves_nothing(slow):
+    """Eight run, the others wait; those who wait go first, and the eight are not hurt."""
+    running = [slow.connect() for _ in range(8)]
+    waiting = [slow.connect() for _ in range(4)]
+    for connection in running:
+        connection.sendall(raw(LONG | {"max_tokens": 100}))
+    eventually(lambda: slow.engine.stats.running == 8)
+    for connection in waiting:
+        connection.sendall(raw(LONG))
+    eventually(lambda: slow.engine.stats.waiting == 4)
+    for connection in waiting:
+        connection.close()
+    eventually(lambda: slow.engine.stats.waiting == 0)
+    want = generate(
+        ExactModel(),
+        WORDS.encode_document("a"),
+        SamplingParams(temperature=0.0, max_tokens=100),
+        tokenizer=WORDS,
+        ignore_eos=True,
+    ).text
+    for connection in running:
+        with connection:
+            body = read_until(connection, b'"usage"').partition(b"\r\n\r\n")[2]
+            assert json.dumps(want)[1:-1] in body.decode() or want in body.decode()
+
+
+def test_half_open_connections_hold_nobody_up():
+    """Forty that say half a request and then nothing, while others are answered."""
+    with Served() as served:
+        whole = raw(LONG)
+        idle = [served.connect() for _ in range(40)]
+        for i, connection in enumerate(idle):
+            connection.sendall(whole[: i * len(whole) // 41])
+        for _ in range(3):
+            assert answers(served)
+        for connection in idle:
+            connection.close()
+
+
+def test_a_body_that_never_comes_is_not_waited_for():
+    with Served(settings=ServerSettings(body_timeout_s=0.1)) as served, served.connect() as half:
+        half.sendall(raw(LONG)[:-5])
+        assert b"408" in read_until(half, b"did not come")
+        assert half.recv(1000) == b""
+
+
+def test_a_client_that_does_not_read_is_dropped():
+    """Its stream stops where the buffers are full; the engine goes on, and nobody else waits."""
+    settings = ServerSettings(write_timeout_s=0.3)
+    with Served(settings=settings, n_blocks=4096, max_batch=64) as served:
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        connection.connect(("127.0.0.1", served.port))
+        fields = {"stream": True, "n": 128, "stream_options": {"include_usage": True}}
+        connection.sendall(raw(LONG | fields | {"max_tokens": 450}))
+        eventually(lambda: served.engine.stats.running)
+        assert answers(served)
+        eventually(lambda: served.idle)
+        connection.close()
+
+
+# What must not be read.
+
+
+@pytest.mark.parametrize(
+    ("headers", "fields", "status"),
+    [
+        ({}, b'{"prompt": "\xff\xfe"}', 400),
+        ({}, b"not json", 400),
+        ({}, b"", 400),
+        ({"Content-Type": "text/plain"}, {}, 415),
+        ({"Content-Type": None}, {}, 415),
+        ({}, {"prompt": "a" * 1_000_000}, 400),
+        ({}, {"prompt": "a" * 1_100_000}, 413),
+        ({"Content-Length": 10**12}, {}, 413),
+        ({"Content-Length": -1}, {}, 400),
+        ({"Content-Length": "many"}, {}, 400),
+        ({}, {"max_tokens": -1}, 400),
+        ({}, {"prompt": [-3]}, 400),
+    ],
+    ids=lambda x: str(x)[:30],
+)
+def test_a_bad_request_is_refused_and_no_more(served, headers, fields, status):
+    with served.connect() as connection:
+        connection.sendall(raw(fields, **headers))
+        got = connection.recv(4096)
+    assert got.startswith(f"HTTP/1.1 {status} ".encode())
+    assert answers(served)
+
+
+@pytest.fixture(scope="module")
+def served():
+    with Served() as running:
+        yield running
+        eventually(lambda: running.idle)
+
+
+def test_a_body_in_chunks_is_limited_too(served):
+    def endless():
+        while True:
+            yield b" " * 100_000
+
+    with httpx.Client(base_url=served.url) as client:
+        kind = {"Content-Type": "application/json"}
+        try:
+            got = client.post("/v1/completions", content=endless(), headers=kind)
+        except httpx.WriteError:  # closed while it was still writing
+            pass
+        else:
+            assert got.status_code == 413
+    assert answers(served)
+
+
+def test_garbage_is_no_request(served):
+    for garbage in (b"\x00" * 100, b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00", b"A" * 100_000):
+        with served.connect() as connection:
+            connection.sendall(garbage)
+            connection.shutdown(socket.SHUT_WR)
+            got = connection.recv(4096)
+            assert got == b"" or b" 400 " in got
+    assert answers(served)
+
+
+# Full queues.
+
+
+def test_a_full_queue_says_when_to_come_again():
+    with Served(ExactModel(SLOW_S), max_batch=1, max_waiting=2) as served:
+        connections = [served.connect() for _ in range(3)]
+        for i, connection in enumerate(connections):
+            connection.sendall(raw(LONG | {"max_tokens": 60}))
+            eventually(lambda i=i: served.engine.stats.submitted == i + 1)
+            eventually(lambda: served.engine.stats.running)
+        got = served.post(prompt="a")
+        assert got.status_code == 429 and 1 <= int(got.headers["Retry-After"]) <= 60
+        assert got.json()["error"]["code"] == "queue_full"
+        # Of a request for several answers none stays in the queue.
+        assert served.post(prompt=["a", "b"], n=2).status_code == 429
+        assert served.engine.stats.waiting <= 2
+        for connection in connections:
+            with connection:
+                read_until(connection, b'"usage"')
+        eventually(lambda: served.idle)
+        # The client that retries by itself gets its answer.
+        assert answers(served)
+
+
+def test_a_client_that_retries_gets_through():
+    """openai's client waits as Retry-After says."""
+    with Served(ExactModel(0.002), max_batch=1, max_waiting=1) as served:
+
+        async def main():
+            async with openai.AsyncOpenAI(
+                base_url=f"{served.url}/v1", api_key="none", max_retries=20
+            ) as client:
+                asks = [
+                    client.completions.create(model=NAME, prompt=str(i), max_tokens=8, seed=i)
+                    for i in range(6)
+                ]
+                return await asyncio.gather(*asks)
+
+        got = [answer.choices[0].text for answer in asyncio.run(main())]
+        for i, text in enumerate(got):
+            params = SamplingParams(max_tokens=8, seed=i)
+            ids = WORDS.encode_document(str(i))
+            assert text == generate(ExactModel(), ids, params, tokenizer=WORDS).text
+
+
+# The engine dies.
+
+
+def test_a_crash_turns_health_red_and_fails_what_waits():
+    served = Served(ExactModel(SLOW_S), max_batch=2)
+    with served:
+        assert served.get("/health").status_code == 200
+        results = {}
+
+        def ask(i):
+            got = served.post(**LONG, stream=i % 2 == 1)
+            results[i] = got.status_code, got.text
+
+        threads = [threading.Thread(target=ask, args=[i]) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: served.engine.stats.submitted == 4 and served.engine.stats.new_tokens)
+        served.model.error = MemoryError("no more")
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive()
+        for i, (status, text) in results.items():
+            assert status == (200 if i % 2 else 503), text
+            assert "no more" in text and "engine_down" in text and "[DONE]" not in text
+        health = served.get("/health")
+        assert health.status_code == 503 and "no more" in health.json()["reason"]
+        assert served.post(prompt="a").status_code == 503
+        assert served.get("/metrics").status_code == 200
+        assert not served.get("/dashboard.json").json()["healthy"]
+
+
+def test_a_client_sees_a_crash_as_an_error():
+    with (
+        Served(ExactModel(SLOW_S)) as served,
+        openai.OpenAI(base_url=f"{served.url}/v1", api_key="-", max_retries=0) as client,
+    ):
+        stream = client.completions.create(
+            model=NAME, prompt="a", max_tokens=400, stream=True, extra_body={"ignore_eos": True}
+        )
+        next(stream)
+        served.model.error = RuntimeError("broken")
+        with pytest.raises(openai.APIError, match="broken"):
+            list(stream)
+
+
+def test_nothing_is_asked_of_a_runner_that_has_stopped():
+    with Served() as served:
+        pass
+    assert not served.runner.healthy
+
+    async def ask():
+        served.runner._loop = asyncio.get_running_loop()
+        await served.runner.submit([], 0.0)
+
+    with pytest.raises(EngineDown):
+        asyncio.run(ask())
+
+
+# Starting and stopping.
+
+
+def start(*options: str) -> tuple[subprocess.Popen, str]:
+    """Start the real program on a free port; return it and its address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "firsttoken.server", "--model", "draft", "--port", str(port)]
+    program = subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    url = f"http://127.0.0.1:{port}"
+    deadline = time.monotonic() + 60
+    while True:
+        assert program.poll() is None and time.monotonic() < deadline, program.communicate()
+        try:
+            httpx.get(f"{url}/health")
+        except httpx.TransportError:
+            time.sleep(0.05)
+        else:
+            return program, url
+
+
+def test_a_signal_lets_what_is_under_way_finish():
+    program, url = start()
+    fields = {"model": NAME, "prompt": "a", "max_tokens": 300, "temperature": 0, "stream": True}
+    with httpx.stream(
+        "POST", f"{url}/v1/completions", json=fields | {"ignore_eos": True}, timeout=60
+    ) as got:
+        lines = got.iter_lines()
+        assert next(lines).startswith("data: ")
+        program.send_signal(signal.SIGTERM)
+        rest = list(lines)
+    assert rest[-2] == "data: [DONE]" and len(rest) > 100
+    _, errors = program.communicate(timeout=30)
+    assert "Traceback" not in errors
+    assert program.returncode in (0, -signal.SIGTERM)
+
+
+def test_a_drain_has_an_end():
+    program, url = start("--drain-s", "0", "--max-batch", "1")
+    fields = {"model": NAME, "prompt": "a", "n": 100, "max_tokens": 500, "ignore_eos": True}
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as connection:
+        connection.sendall(raw(fields))
+        eventually(lambda: "running 1.0" in " ".join(metrics_lines(url)))
+        program.send_signal(signal.SIGTERM)
+        program.communicate(timeout=30)
+
+
+def metrics_lines(url):
+    for line in httpx.get(f"{url}/metrics").text.splitlines():
+        if line.startswith("vllm:num_requests_running"):
+            yield "running " + line.split()[-1]
+
+
+def test_a_taken_port_is_said_in_one_line():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "firsttoken.server", "--port", port]
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and port in done.stderr
