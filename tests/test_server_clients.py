@@ -4,10 +4,12 @@ import asyncio
 import json
 import re
 from dataclasses import replace
+from typing import Literal
 
 import jsonschema
 import numpy as np
 import openai
+import pydantic
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -20,6 +22,15 @@ from firsttoken.server.app import ServerSettings
 from firsttoken.server.chat import render_chat
 from firsttoken.server.json_schema import schema_regex
 from served import NAME, WORDS, Served, eventually
+
+
+class Thing(pydantic.BaseModel):
+    """What `parse` of the client reads."""
+
+    name: str
+    size: int | None
+    kinds: list[Literal["round", "flat"]]
+
 
 PROMPT = "def mean(values):\n"
 HELLO = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi\nthere!"}]
@@ -176,12 +187,15 @@ def test_a_chat_is_the_completion_of_its_template(served, client, stream, limit)
         assert got.usage.completion_tokens == len(want.ids)
 
 
-def test_the_chat_helpers_of_the_client_work(served, client):
-    """`stream` of the client puts the pieces together itself."""
-    with client.chat.completions.stream(model=NAME, messages=HELLO, seed=1, max_tokens=12) as s:
-        text = s.get_final_completion().choices[0].message.content
-    prompt = render_chat([(m["role"], m["content"]) for m in HELLO])
-    assert text == alone(served, prompt, {"seed": 1, "max_tokens": 12}).text
+def test_the_helpers_of_the_client_work(client):
+    """`stream` puts the pieces together itself, `parse` asks for a schema and reads the answer."""
+    choices = {"guided_choice": ["yes", "no"]}
+    with client.chat.completions.stream(model=NAME, messages=HELLO, extra_body=choices) as stream:
+        assert stream.get_final_completion().choices[0].message.content in ("yes", "no")
+    got = client.chat.completions.parse(
+        model=NAME, messages=HELLO, response_format=Thing, seed=1, max_tokens=100
+    )
+    assert isinstance(got.choices[0].message.parsed, Thing)
 
 
 def test_a_chat_without_a_limit_fills_the_context_at_most(served, client):
