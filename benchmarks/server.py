@@ -1,0 +1,422 @@
+"""The server under load: what HTTP costs, whose clocks agree, and a minute of two hundred clients.
+
+    python benchmarks/server.py          # prints tables, writes data/measured/server.json
+    python benchmarks/server.py --quick  # seconds; writes nothing unless told where
+    python benchmarks/server.py --guidellm /elsewhere/bin/guidellm    # a public load generator, too
+
+The server is a process of its own, and so are its clients: this one. The engine alone runs here,
+with the same requests, while the server is idle; the two take turns.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from firsttoken.engine import Engine, decision_margins
+from firsttoken.generate import generate
+from firsttoken.llama import load_model
+from firsttoken.metrics import RequestTrace, summarize
+from firsttoken.paths import data_path
+from firsttoken.provenance import code_digest, commit, load_average, processor
+from firsttoken.sampling import SamplingParams
+from firsttoken.tokenizer import tokenizer
+
+MEASURED_CODE = code_digest(
+    [
+        "lib/firsttoken/engine.py",
+        "lib/firsttoken/server/__init__.py",
+        "lib/firsttoken/server/__main__.py",
+        "lib/firsttoken/server/answers.py",
+        "lib/firsttoken/server/app.py",
+        "lib/firsttoken/server/chat.py",
+        "lib/firsttoken/server/counters.py",
+        "lib/firsttoken/server/errors.py",
+        "lib/firsttoken/server/json_schema.py",
+        "lib/firsttoken/server/runner.py",
+        "lib/firsttoken/server/schema.py",
+        "lib/firsttoken/server/text.py",
+        "lib/firsttoken/server/translation.py",
+    ]
+)
+
+SEED, NAME, CONCURRENCY, N_PROMPT, N_OUTPUT = 0, "first-token", 8, 128, 64
+N_REQUESTS, ROUNDS, MINUTE_S, N_CLIENTS = 96, 5, 60.0, 200
+QUICK = {"n_requests": 16, "rounds": 1, "seconds": 3.0, "n_clients": 20}
+# A choice that is closer than this may fall another way beside neighbours: rounding.
+CLOSE = 1e-4
+
+
+@dataclass
+class Sent:
+    """What a client saw of one request, on this machine's monotonic clock."""
+
+    start_s: float
+    token_times_s: list[float] = field(default_factory=list)
+    text: str = ""
+    n_tokens: int = 0
+
+
+async def open_stream(port: int, fields: dict[str, Any]) -> Any:
+    """Send a request; return its connection."""
+    body = json.dumps({"model": NAME, "stream": True} | fields).encode()
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
+    writer.write(head.encode() + body)
+    return reader, writer
+
+
+async def ask(port: int, fields: dict[str, Any]) -> Sent:
+    """Ask by the leanest client there is, and note when each piece of the answer came.
+
+    Raises: RuntimeError for any answer but a complete one.
+    """
+    sent = Sent(time.monotonic())
+    reader, writer = await open_stream(port, fields | {"stream_options": {"include_usage": True}})
+    try:
+        status = (await reader.readline()).split()
+        if status[1:2] != [b"200"]:
+            raise RuntimeError(f"{status} {await reader.read()!r}")
+        async for line in reader:
+            if not line.startswith(b"data: {"):
+                if line.startswith(b"data: [DONE]"):
+                    return sent
+                continue
+            chunk = json.loads(line[6:])
+            if "error" in chunk:
+                raise RuntimeError(chunk)
+            if chunk["choices"]:
+                sent.text += chunk["choices"][0]["text"]
+                if chunk["choices"][0]["finish_reason"] is None:
+                    sent.token_times_s.append(time.monotonic())
+            else:
+                sent.n_tokens = chunk["usage"]["completion_tokens"]
+        raise RuntimeError("the stream ended too early")
+    finally:
+        writer.close()
+
+
+def prompts(n: int) -> list[list[int]]:
+    """Return texts of real code, all different, so that the prefix cache helps nobody."""
+    ids = tokenizer().encode(data_path("heldout.txt").read_text("utf-8"))
+    return [ids[i * N_PROMPT : (i + 1) * N_PROMPT] for i in range(n)]
+
+
+def wanted(seed: int | None = None) -> dict[str, Any]:
+    """Return what all clients of the first part ask for: a fixed length, greedily."""
+    return {"max_tokens": N_OUTPUT, "temperature": 0, "ignore_eos": True, "seed": seed}
+
+
+async def through_http(port: int, texts: list[list[int]]) -> tuple[float, list[Sent]]:
+    """Keep CONCURRENCY requests under way until all are done; return the seconds and answers."""
+    todo, answers = list(enumerate(texts)), {}
+
+    async def client() -> None:
+        while todo:
+            i, text = todo.pop(0)
+            answers[i] = await ask(port, {"prompt": text} | wanted())
+
+    start = time.monotonic()
+    await asyncio.gather(*(client() for _ in range(CONCURRENCY)))
+    return time.monotonic() - start, [answers[i] for i in range(len(texts))]
+
+
+def engine_alone(engine: Engine, texts: list[list[int]]) -> tuple[float, list[str]]:
+    """The same with the engine in this process."""
+    params = SamplingParams(temperature=0.0, max_tokens=N_OUTPUT)
+    todo, answers, start = list(texts), {}, time.monotonic()
+    ids = []
+    while todo or engine.unfinished:
+        while todo and engine.stats.running + engine.stats.waiting < CONCURRENCY:
+            ids.append(engine.submit(todo.pop(0), params, ignore_eos=True))
+        answers |= engine.step()
+    return time.monotonic() - start, [answers[i].text for i in ids]
+
+
+def scrape(port: int) -> dict[str, float]:
+    """Return the server's metrics by name."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+        families = text_string_to_metric_families(page.read().decode())
+    return {s.name: s.value for family in families for s in family.samples}
+
+
+def mean_since(before: dict[str, float], after: dict[str, float], name: str) -> float:
+    """Return the mean that a histogram of the server saw between two looks."""
+    total, n = (after[f"{name}_{x}"] - before.get(f"{name}_{x}", 0) for x in ("sum", "count"))
+    return total / n
+
+
+def compare(port: int, engine: Engine, n_requests: int, rounds: int) -> dict[str, Any]:
+    """Time HTTP and the engine alone, in turn; compare the clients' clock with the server's."""
+    texts = prompts(n_requests)
+    asyncio.run(through_http(port, texts[:CONCURRENCY]))
+    engine_alone(engine, texts[:CONCURRENCY])
+    rows, unlike = [], 0
+    for _ in range(rounds):
+        alone_s, alone = engine_alone(engine, texts)
+        before = scrape(port)
+        http_s, sent = asyncio.run(through_http(port, texts))
+        after = scrape(port)
+        unlike += sum(a.text != b for a, b in zip(sent, alone, strict=True))
+        traces = [RequestTrace(s.start_s, tuple(s.token_times_s), N_PROMPT) for s in sent]
+        seen = summarize(traces)
+        n_tokens = sum(s.n_tokens for s in sent)
+        rows.append(
+            {
+                "alone_tokens_per_s": n_requests * N_OUTPUT / alone_s,
+                "http_tokens_per_s": n_tokens / http_s,
+                "client_ttft_s": statistics.fmean(t.ttft for t in traces),
+                "server_ttft_s": mean_since(before, after, "vllm:time_to_first_token_seconds"),
+                # Characters that are cut between tokens come together: a mean over all tokens.
+                "client_tpot_s": statistics.fmean(
+                    (t.e2e - t.ttft) / (N_OUTPUT - 1) for t in traces
+                ),
+                "server_tpot_s": mean_since(before, after, "vllm:inter_token_latency_seconds"),
+                "server_tokens_per_s": (
+                    after["vllm:generation_tokens_total"] - before["vllm:generation_tokens_total"]
+                )
+                / http_s,
+                "client_ttft_p95_s": seen.ttft[95],
+            }
+        )
+    return {"rounds": rows, "answers": rounds * n_requests, "unlike": unlike}
+
+
+@dataclass
+class Tally:
+    """What became of the requests of the crowd."""
+
+    right: int = 0
+    close: int = 0
+    wrong: int = 0
+    left: int = 0
+    refused: int = 0
+    lost: int = 0
+
+
+def crowd(port: int, pid: int, seconds: float, n_clients: int) -> dict[str, Any]:
+    """Let many clients come and go for a while, a fifth of them without saying goodbye."""
+    model, words = load_model(), tokenizer()
+    draw = random.Random(SEED)
+    cases = []
+    for text in prompts(40):
+        text = text[: draw.randint(1, N_PROMPT)]
+        params = SamplingParams(
+            temperature=draw.choice([0.0, 1.0]), seed=draw.randint(0, 99), max_tokens=12
+        )
+        cases.append((text, params, generate(model, text, params, tokenizer=words)))
+    tally, end = Tally(), time.monotonic() + seconds
+    resident: list[int] = []
+
+    async def client(i: int) -> None:
+        own = random.Random(SEED * 1000 + i)
+        while time.monotonic() < end:
+            text, params, alone = own.choice(cases)
+            fields = {
+                "prompt": text,
+                "temperature": params.temperature,
+                "seed": params.seed,
+                "max_tokens": params.max_tokens,
+            }
+            if own.random() < 0.2:
+                _, writer = await open_stream(port, fields)
+                await asyncio.sleep(own.random() / 2)
+                writer.transport.abort()
+                tally.left += 1
+                continue
+            try:
+                sent = await ask(port, fields)
+            except RuntimeError as error:
+                refused = "429" in str(error)
+                tally.refused += refused
+                tally.lost += not refused
+                await asyncio.sleep(1.0)
+            except OSError:
+                tally.lost += 1
+            else:
+                same = sent.text == alone.text
+                close = not same and _is_close(model, text, params, alone)
+                tally.right += same
+                tally.close += close
+                tally.wrong += not same and not close
+
+    async def watch() -> None:
+        while time.monotonic() < end:
+            resident.append(resident_bytes(pid))
+            await asyncio.sleep(seconds / 12)
+
+    async def main() -> None:
+        await asyncio.gather(watch(), *(client(i) for i in range(n_clients)))
+
+    asyncio.run(main())
+    deadline = time.monotonic() + 20
+    while held := _held(port):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    return {
+        "seconds": seconds,
+        "clients": n_clients,
+        **vars(tally),
+        "blocks_held_after": held,
+        "resident_bytes": resident,
+    }
+
+
+def _is_close(model: Any, text: list[int], params: SamplingParams, alone: Any) -> bool:
+    """Say whether some choice of an answer was so close that rounding may decide it."""
+    return bool(decision_margins(model, text, alone.ids, params).min() < CLOSE)
+
+
+def _held(port: int) -> float:
+    found = scrape(port)
+    return found["vllm:kv_cache_usage_perc"] + found["vllm:num_requests_running"]
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the memory that a process holds."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return 1024 * int(status.partition("VmRSS:")[2].split()[0])
+
+
+def public_generator(port: int, program: str, n_requests: int) -> dict[str, Any]:
+    """Let guidellm measure the server, and compare its figures with the server's."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out.json"
+        command = [
+            *(program, "run", "--disable-console"),
+            *(
+                "--backend",
+                f"kind=openai_http,target=http://127.0.0.1:{port},model={NAME},"
+                "request_format=/v1/completions",
+            ),
+            *("--profile", f"kind=concurrent,streams={CONCURRENCY}"),
+            *("--constraint", f"kind=max_requests,count={n_requests}"),
+            *("--data", f"kind=synthetic_text,prompt_tokens={N_PROMPT},output_tokens={N_OUTPUT}"),
+            *("--tokenizer", f"kind=hf_auto,model={data_path('model')}"),
+            *("--output", f"kind=json,path={out}"),
+        ]
+        own = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        before = scrape(port)
+        subprocess.run(command, check=True, env=own | {"HF_HUB_OFFLINE": "1"}, cwd=folder)
+        after = scrape(port)
+        (run,) = json.loads(out.read_text())["benchmarks"]
+    found = {
+        name: of["successful"]["mean"]
+        for name, of in run["metrics"].items()
+        if name in ("time_to_first_token_ms", "inter_token_latency_ms")
+    }
+    n_new = after["vllm:generation_tokens_total"] - before["vllm:generation_tokens_total"]
+    return {
+        "requests": run["metrics"]["request_totals"],
+        "generator_ttft_s": found["time_to_first_token_ms"] / 1e3,
+        "server_ttft_s": mean_since(before, after, "vllm:time_to_first_token_seconds"),
+        "generator_itl_s": found["inter_token_latency_ms"] / 1e3,
+        "server_itl_s": mean_since(before, after, "vllm:inter_token_latency_seconds"),
+        "generator_tokens_per_s": n_requests * N_OUTPUT / run["duration"],
+        "server_tokens": n_new,
+        "duration_s": run["duration"],
+    }
+
+
+def start_server(*options: str) -> tuple[subprocess.Popen, int]:
+    """Start the server on a free port, and wait until it answers."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "firsttoken.server", "--port", str(port), *options]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    while True:
+        if server.poll() is not None:
+            raise RuntimeError(f"the server ended with {server.returncode}")
+        try:
+            scrape(port)
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return server, port
+
+
+def show(report: dict[str, Any]) -> None:
+    """Print what was found."""
+    for row in report["overhead"]["rounds"]:
+        share = 1 - row["http_tokens_per_s"] / row["alone_tokens_per_s"]
+        print(
+            f"alone {row['alone_tokens_per_s']:6.0f} tokens/s, HTTP {row['http_tokens_per_s']:6.0f}"
+            f" ({100 * share:+.1f} %); TTFT client {1e3 * row['client_ttft_s']:.1f} ms, server "
+            f"{1e3 * row['server_ttft_s']:.1f}; per token {1e3 * row['client_tpot_s']:.2f}, "
+            f"{1e3 * row['server_tpot_s']:.2f}"
+        )
+    print({name: v for name, v in report["crowd"].items() if name != "resident_bytes"})
+    print("MB resident:", [round(n / 1e6) for n in report["crowd"]["resident_bytes"]])
+    if report["guidellm"]:
+        print("guidellm:", report["guidellm"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="default: data/measured/server.json")
+    parser.add_argument("--quick", action="store_true", help="few and short")
+    parser.add_argument("--guidellm", help="the program, where it is installed")
+    options = parser.parse_args()
+    sizes = {
+        "n_requests": N_REQUESTS,
+        "rounds": ROUNDS,
+        "seconds": MINUTE_S,
+        "n_clients": N_CLIENTS,
+    }
+    if options.quick:
+        sizes = QUICK
+    load = load_average()
+    words = tokenizer()
+    engine = Engine(load_model(), 512, 16, 16, 256, prefix_caching=True, tokenizer=words)
+    server, port = start_server()
+    try:
+        report: dict[str, Any] = {
+            "seed": SEED,
+            "concurrency": CONCURRENCY,
+            "n_prompt": N_PROMPT,
+            "n_output": N_OUTPUT,
+            "overhead": compare(port, engine, sizes["n_requests"], sizes["rounds"]),
+            "guidellm": public_generator(port, options.guidellm, sizes["n_requests"])
+            if options.guidellm
+            else None,
+            "crowd": crowd(port, server.pid, sizes["seconds"], sizes["n_clients"]),
+        }
+    finally:
+        server.terminate()
+        server.wait(60)
+    report |= {
+        "measured": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "measured_code": MEASURED_CODE,
+        "machine": f"{processor()}, {os.cpu_count()} cores",
+        "load_average_before": load,
+        "versions": {name: version(name) for name in ("numpy", "starlette", "uvicorn")},
+    }
+    show(report)
+    if options.out is None and not options.quick:
+        options.out = data_path("measured/server.json")
+    if options.out:
+        options.out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
