@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -58,6 +59,8 @@ MEASURED_CODE = code_digest(
 SEED, NAME, CONCURRENCY, N_PROMPT, N_OUTPUT = 0, "first-token", 8, 128, 64
 N_REQUESTS, ROUNDS, MINUTE_S, N_CLIENTS = 96, 5, 60.0, 200
 QUICK = {"n_requests": 16, "rounds": 1, "seconds": 3.0, "n_clients": 20}
+# What all clients of the first part ask for: a fixed length, greedily.
+WANTED = {"max_tokens": N_OUTPUT, "temperature": 0, "ignore_eos": True}
 # A choice that is closer than this may fall another way beside neighbours: rounding.
 CLOSE = 1e-4
 
@@ -72,46 +75,61 @@ class Sent:
     n_tokens: int = 0
 
 
-async def open_stream(port: int, fields: dict[str, Any]) -> Any:
-    """Send a request; return its connection."""
-    body = json.dumps({"model": NAME, "stream": True} | fields).encode()
-    head = (
-        f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    )
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
-    writer.write(head.encode() + body)
-    return reader, writer
+class Client:
+    """The leanest client there is: one connection, kept for all its requests."""
 
+    def __init__(self, port: int):
+        self._port = port
 
-async def ask(port: int, fields: dict[str, Any]) -> Sent:
-    """Ask by the leanest client there is, and note when each piece of the answer came.
+    async def __aenter__(self) -> "Client":
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        return self
 
-    Raises: RuntimeError for any answer but a complete one.
-    """
-    sent = Sent(time.monotonic())
-    reader, writer = await open_stream(port, fields | {"stream_options": {"include_usage": True}})
-    try:
-        status = (await reader.readline()).split()
-        if status[1:2] != [b"200"]:
-            raise RuntimeError(f"{status} {await reader.read()!r}")
-        async for line in reader:
-            if not line.startswith(b"data: {"):
-                if line.startswith(b"data: [DONE]"):
-                    return sent
-                continue
-            chunk = json.loads(line[6:])
-            if "error" in chunk:
-                raise RuntimeError(chunk)
-            if chunk["choices"]:
-                sent.text += chunk["choices"][0]["text"]
-                if chunk["choices"][0]["finish_reason"] is None:
-                    sent.token_times_s.append(time.monotonic())
-            else:
-                sent.n_tokens = chunk["usage"]["completion_tokens"]
+    async def __aexit__(self, *_: object) -> None:
+        self._writer.close()
+
+    def send(self, fields: dict[str, Any]) -> None:
+        """Send a request for a stream."""
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        body = json.dumps({"model": NAME} | options | fields).encode()
+        head = (
+            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        self._writer.write(head.encode() + body)
+
+    def vanish(self) -> None:
+        """Go without a word."""
+        self._writer.transport.abort()
+
+    async def ask(self, fields: dict[str, Any]) -> Sent:
+        """Ask, and note when each piece of the answer came.
+
+        Raises: RuntimeError for any answer but a complete one.
+        """
+        sent = Sent(time.monotonic())
+        self.send(fields)
+        status = await self._reader.readline()
+        if b" 200 " not in status:
+            raise RuntimeError(f"{status!r}")
+        async for line in self._reader:
+            if line.startswith(b"data: {"):
+                self._note(sent, json.loads(line[6:]))
+            elif line == b"0\r\n":  # the last chunk of the body
+                await self._reader.readline()
+                return sent
         raise RuntimeError("the stream ended too early")
-    finally:
-        writer.close()
+
+    def _note(self, sent: Sent, chunk: dict[str, Any]) -> None:
+        if "error" in chunk:
+            raise RuntimeError(chunk)
+        if not chunk["choices"]:
+            sent.n_tokens = chunk["usage"]["completion_tokens"]
+            return
+        (choice,) = chunk["choices"]
+        sent.text += choice["text"]
+        if choice["finish_reason"] is None:
+            sent.token_times_s.append(time.monotonic())
 
 
 def prompts(n: int) -> list[list[int]]:
@@ -120,19 +138,15 @@ def prompts(n: int) -> list[list[int]]:
     return [ids[i * N_PROMPT : (i + 1) * N_PROMPT] for i in range(n)]
 
 
-def wanted(seed: int | None = None) -> dict[str, Any]:
-    """Return what all clients of the first part ask for: a fixed length, greedily."""
-    return {"max_tokens": N_OUTPUT, "temperature": 0, "ignore_eos": True, "seed": seed}
-
-
 async def through_http(port: int, texts: list[list[int]]) -> tuple[float, list[Sent]]:
     """Keep CONCURRENCY requests under way until all are done; return the seconds and answers."""
     todo, answers = list(enumerate(texts)), {}
 
     async def client() -> None:
-        while todo:
-            i, text = todo.pop(0)
-            answers[i] = await ask(port, {"prompt": text} | wanted())
+        async with Client(port) as own:
+            while todo:
+                i, text = todo.pop(0)
+                answers[i] = await own.ask({"prompt": text} | WANTED)
 
     start = time.monotonic()
     await asyncio.gather(*(client() for _ in range(CONCURRENCY)))
@@ -140,7 +154,15 @@ async def through_http(port: int, texts: list[list[int]]) -> tuple[float, list[S
 
 
 def engine_alone(engine: Engine, texts: list[list[int]]) -> tuple[float, list[str]]:
-    """The same with the engine in this process."""
+    """The same with the engine in this process, in a thread, as the server has it.
+
+    That matters: outside of the main thread, glibc keeps the memory that arrays have left.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_engine_alone, engine, texts).result()
+
+
+def _engine_alone(engine: Engine, texts: list[list[int]]) -> tuple[float, list[str]]:
     params = SamplingParams(temperature=0.0, max_tokens=N_OUTPUT)
     todo, answers, start = list(texts), {}, time.monotonic()
     ids = []
@@ -237,13 +259,15 @@ def crowd(port: int, pid: int, seconds: float, n_clients: int) -> dict[str, Any]
                 "max_tokens": params.max_tokens,
             }
             if own.random() < 0.2:
-                _, writer = await open_stream(port, fields)
-                await asyncio.sleep(own.random() / 2)
-                writer.transport.abort()
+                async with Client(port) as bad:
+                    bad.send(fields)
+                    await asyncio.sleep(own.random() / 2)
+                    bad.vanish()
                 tally.left += 1
                 continue
             try:
-                sent = await ask(port, fields)
+                async with Client(port) as good:
+                    sent = await good.ask(fields)
             except RuntimeError as error:
                 refused = "429" in str(error)
                 tally.refused += refused

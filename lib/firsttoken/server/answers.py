@@ -23,6 +23,10 @@ FINISH_REASONS = {
 }
 
 
+# Made once: `json.dumps` makes one for each call, and there is a call for each token.
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 class Answers:
     """Writes the answers to one job, as completions or as a chat.
 
@@ -40,6 +44,8 @@ class Answers:
         }
         self._head = {"object": kind, **head}
         self._chunk_head = {"object": "chat.completion.chunk" if chat else kind, **head}
+        # What all chunks begin with, up to the brace that ends it.
+        self._chunk_start = _encode(self._chunk_head)[:-1]
         n_answers = sum(ask.n for ask in job.asks)
         stop = job.asks[0].params.stop
         self._texts = [HeldText(tokenizer, stop) for _ in range(n_answers)]
@@ -101,12 +107,13 @@ class Answers:
     def _chunk(self, index: int, said: dict[str, Any], logprobs: Any, reason: str | None) -> bytes:
         delta = {"delta": said} if self._chat else said
         choice = {"index": index, **delta, "logprobs": logprobs, "finish_reason": reason}
-        chunk = {**self._chunk_head, "choices": [choice]}
+        usage = ""
         if self._job.options.continuous_usage_stats:
-            chunk["usage"] = self._usage()
+            usage = f',"usage":{_encode(self._usage())}'
         elif self._job.options.include_usage:
-            chunk["usage"] = None
-        return event(chunk)
+            usage = ',"usage":null'
+        chunk = f'data: {self._chunk_start},"choices":[{_encode(choice)}]{usage}}}\n\n'
+        return chunk.encode()
 
     def _usage(self) -> dict[str, int]:
         n_new = sum(self._n_tokens)

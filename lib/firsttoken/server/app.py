@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import hmac
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -181,23 +181,20 @@ class Api:
             (b"x-accel-buffering", b"no"),
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        write = self._writer(send)
+        writer = _Writer(send, self._settings.write_timeout_s)
         try:
-            await self._unless_gone(receive, self._events(flight, answers, write), flight)
+            async with writer:
+                await self._unless_gone(receive, self._events(flight, answers, writer), flight)
         except (ApiError, EngineDown) as error:
             body = error.body if isinstance(error, ApiError) else _engine_down(error).body
-            await write([event(body)], False)
+            async with writer:
+                await writer.write([event(body)], more=False)
         except TimeoutError:
             _log.warning("a client did not read its stream: dropped")
             return  # unfinished, so that the connection is closed
 
-    async def _events(
-        self,
-        flight: Flight,
-        answers: Answers,
-        write: Callable[[list[bytes], bool], Awaitable[None]],
-    ) -> bool:
-        await write(answers.begin(), True)
+    async def _events(self, flight: Flight, answers: Answers, writer: "_Writer") -> bool:
+        await writer.write(answers.begin())
         async for batch in flight.batches():
             chunks: list[bytes] = []
             for news in batch:
@@ -205,18 +202,9 @@ class Api:
                     chunks += answers.token(news.index, news.token, news.logprobs)
                 else:
                     chunks += answers.end(news.index, self.note(flight, news))
-            await write(chunks, True)
-        await write(answers.close(), False)
+            await writer.write(chunks)
+        await writer.write(answers.close(), more=False)
         return True
-
-    def _writer(self, send: Send) -> Callable[[list[bytes], bool], Awaitable[None]]:
-        async def write(chunks: list[bytes], more: bool) -> None:
-            if chunks:
-                body = {"type": "http.response.body", "body": b"".join(chunks), "more_body": more}
-                async with asyncio.timeout(self._settings.write_timeout_s):
-                    await send(body)
-
-        return write
 
     def _check_key(self, request: Request) -> None:
         key = self._settings.api_key
@@ -311,6 +299,45 @@ class Api:
     async def dashboard_data(self, request: Request) -> Response:
         """Return what that page shows."""
         return JSONResponse(self.counters.snapshot())
+
+
+class _Writer:
+    """Writes the pieces of a stream, and gives up on a client that does not read them.
+
+    A timer for each piece would cost more than the piece. One looks every `timeout_s` whether a
+    write that it saw the last time still waits: who reads nothing is dropped after two of them.
+
+    Raises: TimeoutError, from the context, for such a client.
+    """
+
+    def __init__(self, send: Send, timeout_s: float):
+        self._send, self._timeout_s = send, timeout_s
+        self._n_begun = self._n_done = 0
+
+    async def write(self, chunks: list[bytes], more: bool = True) -> None:
+        """Send some chunks at once."""
+        if chunks:
+            self._n_begun += 1
+            body = b"".join(chunks)
+            await self._send({"type": "http.response.body", "body": body, "more_body": more})
+            self._n_done += 1
+
+    async def __aenter__(self) -> "_Writer":
+        self._limit = asyncio.timeout(None)
+        await self._limit.__aenter__()
+        self._watch(None)
+        return self
+
+    async def __aexit__(self, *raised: Any) -> None:
+        self._timer.cancel()
+        await self._limit.__aexit__(*raised)
+
+    def _watch(self, stuck: int | None) -> None:
+        loop = asyncio.get_running_loop()
+        waiting = self._n_begun if self._n_begun > self._n_done else None
+        if waiting is not None and waiting == stuck:
+            self._limit.reschedule(loop.time())
+        self._timer = loop.call_later(self._timeout_s, self._watch, waiting)
 
 
 class _EventStream(Response):

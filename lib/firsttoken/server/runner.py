@@ -26,7 +26,10 @@ class EngineDown(Exception):
 
 @dataclass(frozen=True)
 class Ask:
-    """What a client wants of one prompt: the arguments of `Engine.submit_many`."""
+    """What a client wants of one prompt: the arguments of `Engine.submit_many`.
+
+    Only where it wants a `stream` there is news of every token.
+    """
 
     prompt_ids: list[int]
     params: SamplingParams
@@ -37,9 +40,10 @@ class Ask:
     priority: int = 0
     deadline_s: float | None = None
     logprobs: int | None = None
+    stream: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # one for each token: frozen, or in a dict, it would take twice as long
 class TokenNews:
     """A new token of answer `index`, with its log-probabilities if they are wanted."""
 
@@ -75,7 +79,8 @@ class Flight:
     asks: Sequence[Ask]
     arrival_s: float
     accepted: asyncio.Future[None]
-    news: asyncio.Queue[News] = field(default_factory=asyncio.Queue)
+    _news: list[News] = field(default_factory=list)
+    _more: asyncio.Event = field(default_factory=asyncio.Event)
     ids: dict[int, int] = field(default_factory=dict)  # of answers under way: index by id
 
     @property
@@ -91,6 +96,11 @@ class Flight:
             index -= ask.n
         raise IndexError(f"index {index} is behind the last answer")
 
+    def tell(self, news: News) -> None:
+        """Add to the news."""
+        self._news.append(news)
+        self._more.set()
+
     async def batches(self) -> AsyncIterator[list[TokenNews | Finished]]:
         """Yield the news until all answers are complete; what waits together comes together.
 
@@ -98,9 +108,9 @@ class Flight:
         """
         left = self.n_answers
         while left:
-            batch = [await self.news.get()]
-            while not self.news.empty():
-                batch.append(self.news.get_nowait())
+            await self._more.wait()
+            self._more.clear()
+            batch, self._news = self._news, []
             told: list[TokenNews | Finished] = []
             for news in batch:
                 if isinstance(news, EngineDown):
@@ -231,7 +241,7 @@ class Runner:
             self.engine.submit(
                 ask.prompt_ids,
                 replace(ask.params, seed=None if seed is None else seed + i),
-                listener(first + i),
+                listener(first + i) if ask.stream else None,
                 ask.ignore_eos,
                 ask.constraint,
                 ask.constraint is not None,
@@ -296,10 +306,10 @@ def _deliver(news: Sequence[tuple[Flight, News | Exception | None]]) -> None:
     """Give each flight its news, in the event loop."""
     for flight, what in news:
         if isinstance(what, (TokenNews, Finished)):
-            flight.news.put_nowait(what)
+            flight.tell(what)
         elif flight.accepted.done():
             if isinstance(what, EngineDown):
-                flight.news.put_nowait(what)
+                flight.tell(what)
         elif what is None:
             flight.accepted.set_result(None)
         else:

@@ -227,6 +227,7 @@ class Translator:
                 request.priority or 0,
                 request.deadline_s,
                 logprobs,
+                bool(request.stream),
             )
             for prompt in prompts
         ]
