@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import httpx
 import openai
@@ -297,7 +298,31 @@ def test_a_client_that_retries_gets_through():
             assert text == generate(ExactModel(), ids, params, tokenizer=WORDS).text
 
 
-# The engine dies.
+# Answers that fail, and the engine that dies.
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_fails_is_told_and_the_others_stay(stream):
+    with Served() as served:
+        step = served.engine.step
+
+        def failing():
+            return {
+                i: replace(answer, finish_reason="error", error=ArithmeticError("lost"))
+                if len(answer.ids) == 7
+                else answer
+                for i, answer in step().items()
+            }
+
+        served.engine.step = failing
+        got = served.post(**LONG | {"max_tokens": 7, "stream": stream})
+        assert got.status_code == (200 if stream else 500)
+        assert "lost" in got.text and '"server_error"' in got.text and "[DONE]" not in got.text
+        assert served.get("/health").status_code == 200 and answers(served)
+        eventually(lambda: served.idle)
+        assert (
+            'finished_reason="error",model_name="first-token"} 1.0' in served.get("/metrics").text
+        )
 
 
 def test_a_crash_turns_health_red_and_fails_what_waits():

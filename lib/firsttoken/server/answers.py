@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from firsttoken.continuation import Generation
+from firsttoken.engine import Answer, TokenLogprobs
 from firsttoken.server.text import HeldText, token_name
 from firsttoken.server.translation import Job
 from firsttoken.tokenizer import Tokenizer
@@ -50,10 +50,11 @@ class Answers:
         stop = job.asks[0].params.stop
         self._texts = [HeldText(tokenizer, stop) for _ in range(n_answers)]
         self._n_tokens = [0] * n_answers
+        self._unexplained: list[list[int]] = [[] for _ in range(n_answers)]
         self._offsets = [0] * n_answers
         self._n_prompt = sum(len(ask.prompt_ids) for ask in job.asks)
 
-    def whole(self, generations: Sequence[Generation]) -> dict[str, Any]:
+    def whole(self, generations: Sequence[Answer]) -> dict[str, Any]:
         """Return the body of a response, all answers in it."""
         choices = []
         for i, generation in enumerate(generations):
@@ -63,7 +64,7 @@ class Answers:
                 {
                     "index": i,
                     **(said if self._chat else {"text": text}),
-                    "logprobs": self._logprobs(i, _logprobs_of(generation)),
+                    "logprobs": self._logprobs(i, generation.logprobs),
                     "finish_reason": FINISH_REASONS[generation.finish_reason],
                 }
             )
@@ -77,8 +78,11 @@ class Answers:
         roles = range(len(self._texts))
         return [self._chunk(i, {"role": "assistant", "content": ""}, None, None) for i in roles]
 
-    def token(self, index: int, token: int, logprobs: Any = None) -> list[bytes]:
+    def token(self, index: int, token: int, logprobs: TokenLogprobs | None = None) -> list[bytes]:
         """Return the chunks of one more token: none while its text is held back."""
+        if self._job.logprobs is not None and logprobs is None:
+            self._unexplained[index].append(token)  # they come with the whole answer
+            return []
         self._n_tokens[index] += 1
         text = self._texts[index].push(token)
         told = self._logprobs(index, () if logprobs is None else (logprobs,))
@@ -86,12 +90,14 @@ class Answers:
             return []
         return [self._chunk(index, self._said(text), told, None)]
 
-    def end(self, index: int, generation: Generation) -> list[bytes]:
+    def end(self, index: int, generation: Answer) -> list[bytes]:
         """Return the chunk that ends an answer, with the text that was held back."""
+        late = zip(self._unexplained[index], generation.logprobs, strict=False)
+        chunks = [chunk for token, p in late for chunk in self.token(index, token, p)]
         text = self._texts[index].finish(generation.text or "")
         reason = FINISH_REASONS[generation.finish_reason]
         said: dict[str, Any] = self._said(text) if text or not self._chat else {}
-        return [self._chunk(index, said, None, reason)]
+        return [*chunks, self._chunk(index, said, None, reason)]
 
     def close(self) -> list[bytes]:
         """Return what a stream ends with: the usage, if it is wanted, and the mark of the end."""
@@ -123,7 +129,7 @@ class Answers:
             "total_tokens": self._n_prompt + n_new,
         }
 
-    def _logprobs(self, index: int, tokens: Sequence[Any]) -> dict[str, Any] | None:
+    def _logprobs(self, index: int, tokens: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
         """Return the log-probabilities of some more tokens, in the format of either kind."""
         if self._job.logprobs is None:
             return None
@@ -143,7 +149,7 @@ class Answers:
             "text_offset": offsets,
         }
 
-    def _chat_logprob(self, chosen: Any) -> dict[str, Any]:
+    def _chat_logprob(self, chosen: TokenLogprobs) -> dict[str, Any]:
         def one(token: int, logprob: float) -> dict[str, Any]:
             raw = self._tokenizer.token_bytes(token)
             named = token_name(self._tokenizer, token)
@@ -151,10 +157,6 @@ class Answers:
 
         top = [one(token, logprob) for token, logprob in chosen.top]
         return {**one(chosen.token, chosen.logprob), "top_logprobs": top}
-
-
-def _logprobs_of(generation: Generation) -> Sequence[Any]:
-    return getattr(generation, "logprobs", ())
 
 
 def event(body: dict[str, Any]) -> bytes:

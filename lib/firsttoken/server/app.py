@@ -17,14 +17,16 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from firsttoken.engine import Engine, QueueFull
+from firsttoken.engine import Answer, Engine, QueueFull
 from firsttoken.server.answers import Answers, event
 from firsttoken.server.counters import Counters
 from firsttoken.server.errors import ApiError
 from firsttoken.server.runner import EngineDown, Finished, Flight, Runner, TokenNews
 from firsttoken.server.schema import ChatRequest, CompletionRequest
-from firsttoken.server.translation import Job, Translator, parse
+from firsttoken.server.translation import AnyRequest, Job, Translator, parse
 from firsttoken.tokenizer import Tokenizer
+
+_LONG_BODY = 2**14  # bytes that are read in about a millisecond
 
 _log = logging.getLogger("firsttoken.server")
 
@@ -104,22 +106,26 @@ class Api:
 
     async def completions(self, request: Request) -> Response:
         """Answer /v1/completions."""
-        translate = lambda body: self._translator.completion(parse(CompletionRequest, body))  # noqa: E731
-        return await self._answer(request, translate, chat=False)
+        return await self._answer(request, CompletionRequest, self._translator.completion)
 
     async def chat(self, request: Request) -> Response:
         """Answer /v1/chat/completions."""
-        translate = lambda body: self._translator.chat(parse(ChatRequest, body))  # noqa: E731
-        return await self._answer(request, translate, chat=True)
+        return await self._answer(request, ChatRequest, self._translator.chat)
 
     async def _answer(
-        self, request: Request, translate: Callable[[bytes], Job], chat: bool
+        self,
+        request: Request,
+        kind: type[AnyRequest],
+        translate: Callable[[AnyRequest], Job],
     ) -> Response:
         arrival_s = self.runner.engine.now_s()
         self._check_key(request)
         body = await self._body(request)
-        # In a thread: a long text, or the automaton of an expression, must not hold up the others.
-        job = await asyncio.to_thread(translate, body)
+        asked = parse(kind, body)
+        # A long text, or the automaton of a form, must not hold up the others; a thread would hold
+        # up the rest.
+        slow = len(body) > _LONG_BODY or self._translator.has_form(asked)
+        job = await asyncio.to_thread(translate, asked) if slow else translate(asked)
         try:
             flight = await self.runner.submit(job.asks, arrival_s)
         except QueueFull as full:
@@ -132,13 +138,13 @@ class Api:
             ) from None
         except ValueError as error:
             raise ApiError(400, str(error), code="invalid_value") from None
-        answers = Answers(job, self._tokenizer, chat)
+        answers = Answers(job, self._tokenizer, chat=kind is ChatRequest)
         if job.stream:
             return _EventStream(self, flight, answers)
         done = await self._unless_gone(request.receive, self._whole(flight), flight)
         return Response(status_code=499) if done is None else JSONResponse(answers.whole(done))
 
-    async def _whole(self, flight: Flight) -> list[Any]:
+    async def _whole(self, flight: Flight) -> list[Answer]:
         done = {}
         async for batch in flight.batches():
             for news in batch:
@@ -146,15 +152,14 @@ class Api:
                     done[news.index] = self.note(flight, news)
         return [done[i] for i in range(flight.n_answers)]
 
-    def note(self, flight: Flight, news: Finished) -> Any:
+    def note(self, flight: Flight, news: Finished) -> Answer:
         """Count a finished answer and return it.
 
         Raises: ApiError 500 for one that failed.
         """
         self.counters.finished(news, flight.ask_of(news.index))
-        error = getattr(news.answer, "error", None)
-        if error is not None:
-            raise ApiError(500, f"answer {news.index} failed: {error}")
+        if news.answer.error is not None:
+            raise ApiError(500, f"answer {news.index} failed: {news.answer.error}")
         return news.answer
 
     async def _unless_gone(

@@ -10,12 +10,11 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from firsttoken.batching import StepRecord
 from firsttoken.constrained import Constraint
-from firsttoken.continuation import Generation
-from firsttoken.engine import Engine
+from firsttoken.engine import Answer, Engine, TokenLogprobs
 from firsttoken.metrics import RequestTrace
 from firsttoken.sampling import SamplingParams
 
@@ -49,7 +48,7 @@ class TokenNews:
 
     index: int
     token: int
-    logprobs: Any = None
+    logprobs: TokenLogprobs | None = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Finished:
     """
 
     index: int
-    answer: Generation
+    answer: Answer
     trace: RequestTrace | None
     started_s: float | None
 
@@ -245,6 +244,10 @@ class Runner:
                 ask.ignore_eos,
                 ask.constraint,
                 ask.constraint is not None,
+                adapter=ask.adapter,
+                priority=ask.priority,
+                deadline_s=ask.deadline_s,
+                logprobs=ask.logprobs,
             )
             for i in range(ask.n)
         ]
@@ -259,7 +262,7 @@ class Runner:
         index = flight.ids.pop(request_id)
         return flight, index, self._arrivals.pop(request_id), self._started.pop(request_id, None)
 
-    def _finish(self, request_id: int, answer: Generation) -> None:
+    def _finish(self, request_id: int, answer: Answer) -> None:
         flight, index, submitted_s, started_s = self._forget(request_id)
         times = tuple(submitted_s + t for t in answer.token_times_s)
         n_prompt = len(flight.ask_of(index).prompt_ids)

@@ -2,7 +2,7 @@
 
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -135,6 +135,10 @@ class Translator:
         wanted = getattr(request, field) or self.max_length - len(prompt)
         logprobs = (request.top_logprobs or 0) if request.logprobs else None
         return self._job(request, [prompt], "messages", field, wanted, logprobs)
+
+    def has_form(self, request: CommonRequest) -> bool:
+        """Say whether a request asks for a form of its answer: that may take time to make."""
+        return next(_forms(request), None) is not None
 
     def _encode(self, text: str, field: str) -> list[int]:
         # A token stands for so many bytes at most: a text that is far too long is not even read.
@@ -272,7 +276,7 @@ class Translator:
         return made
 
 
-def _forms(request: CommonRequest) -> Any:
+def _forms(request: CommonRequest) -> Iterator[tuple[str, str, Any]]:
     """Yield (field, kind, value) for each form that a request asks for."""
     form = request.response_format
     if form is not None and form.type == "json_object":
