@@ -75,6 +75,16 @@ class Sent:
     n_tokens: int = 0
 
 
+def request(fields: dict[str, Any]) -> bytes:
+    """Return a request as it goes over the wire."""
+    body = json.dumps({"model": NAME} | fields).encode()
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
 class Client:
     """The leanest client there is: one connection, kept for all its requests."""
 
@@ -91,12 +101,7 @@ class Client:
     def send(self, fields: dict[str, Any]) -> None:
         """Send a request for a stream."""
         options = {"stream": True, "stream_options": {"include_usage": True}}
-        body = json.dumps({"model": NAME} | options | fields).encode()
-        head = (
-            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        self._writer.write(head.encode() + body)
+        self._writer.write(request(options | fields))
 
     def vanish(self) -> None:
         """Go without a word."""
@@ -153,6 +158,24 @@ async def through_http(port: int, texts: list[list[int]]) -> tuple[float, list[S
     return time.monotonic() - start, [answers[i] for i in range(len(texts))]
 
 
+async def unstreamed(port: int, texts: list[list[int]]) -> float:
+    """The same, but each answer comes at once at its end; return the seconds."""
+    todo = list(texts)
+
+    async def client() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        while todo:
+            writer.write(request({"prompt": todo.pop(0), "stream": False} | WANTED))
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = head.lower().partition(b"content-length: ")[2].split()[0]
+            await reader.readexactly(int(length))
+        writer.close()
+
+    start = time.monotonic()
+    await asyncio.gather(*(client() for _ in range(CONCURRENCY)))
+    return time.monotonic() - start
+
+
 def engine_alone(engine: Engine, texts: list[list[int]]) -> tuple[float, list[str]]:
     """The same with the engine in this process, in a thread, as the server has it.
 
@@ -197,6 +220,7 @@ def compare(port: int, engine: Engine, n_requests: int, rounds: int) -> dict[str
         before = scrape(port)
         http_s, sent = asyncio.run(through_http(port, texts))
         after = scrape(port)
+        whole_s = asyncio.run(unstreamed(port, texts))
         unlike += sum(a.text != b for a, b in zip(sent, alone, strict=True))
         traces = [RequestTrace(s.start_s, tuple(s.token_times_s), N_PROMPT) for s in sent]
         seen = summarize(traces)
@@ -205,6 +229,7 @@ def compare(port: int, engine: Engine, n_requests: int, rounds: int) -> dict[str
             {
                 "alone_tokens_per_s": n_requests * N_OUTPUT / alone_s,
                 "http_tokens_per_s": n_tokens / http_s,
+                "whole_tokens_per_s": n_requests * N_OUTPUT / whole_s,
                 "client_ttft_s": statistics.fmean(t.ttft for t in traces),
                 "server_ttft_s": mean_since(before, after, "vllm:time_to_first_token_seconds"),
                 # Characters that are cut between tokens come together: a mean over all tokens.
@@ -381,10 +406,13 @@ def start_server(*options: str) -> tuple[subprocess.Popen, int]:
 def show(report: dict[str, Any]) -> None:
     """Print what was found."""
     for row in report["overhead"]["rounds"]:
-        share = 1 - row["http_tokens_per_s"] / row["alone_tokens_per_s"]
+        streamed, whole = (
+            100 * (1 - row[f"{way}_tokens_per_s"] / row["alone_tokens_per_s"])
+            for way in ("http", "whole")
+        )
         print(
             f"alone {row['alone_tokens_per_s']:6.0f} tokens/s, HTTP {row['http_tokens_per_s']:6.0f}"
-            f" ({100 * share:+.1f} %); TTFT client {1e3 * row['client_ttft_s']:.1f} ms, server "
+            f" (costs {streamed:.1f} %; answers that come whole {whole:.1f} %); TTFT client {1e3 * row['client_ttft_s']:.1f} ms, server "
             f"{1e3 * row['server_ttft_s']:.1f}; per token {1e3 * row['client_tpot_s']:.2f}, "
             f"{1e3 * row['server_tpot_s']:.2f}"
         )

@@ -31,6 +31,8 @@ def parser() -> argparse.ArgumentParser:
     add("--max-batch", type=int, default=16, help="requests that run at once")
     add("--token-budget", type=int, default=256, help="most tokens per step (0: no limit)")
     add("--max-waiting", type=int, default=256, help="most requests in the queue")
+    add("--draft", help="guess with this model first: draft, or a directory")
+    add("--gamma", type=int, default=4, help="guesses per step, with --draft")
     add("--no-prefix-caching", action="store_true")
     add("--max-body-bytes", type=int, default=2**20)
     add("--drain-s", type=int, default=30, help="how long a stop waits for what is under way")
@@ -54,6 +56,8 @@ def main(arguments: list[str] | None = None) -> None:
         prefix_caching=not options.no_prefix_caching,
         tokenizer=words,
         max_waiting=options.max_waiting,
+        draft=None if options.draft is None else load_model(options.draft, options.backend),
+        gamma=options.gamma,
     )
     settings = ServerSettings(options.served_model_name, options.api_key, options.max_body_bytes)
     if options.host not in ("127.0.0.1", "::1", "localhost") and options.api_key is None:
