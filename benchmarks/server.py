@@ -20,7 +20,9 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -386,21 +388,26 @@ def public_generator(port: int, program: str, n_requests: int) -> dict[str, Any]
     }
 
 
-def start_server(*options: str) -> tuple[subprocess.Popen, int]:
-    """Start the server on a free port, and wait until it answers."""
+@contextmanager
+def running_server(*options: str) -> Iterator[tuple[int, int]]:
+    """Run the server on a free port, and yield its process and port once it answers."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "firsttoken.server", "--port", str(port), *options]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    while True:
-        if server.poll() is not None:
-            raise RuntimeError(f"the server ended with {server.returncode}")
-        try:
-            scrape(port)
-        except OSError:
-            time.sleep(0.1)
-        else:
-            return server, port
+    try:
+        while server.poll() is None:
+            try:
+                scrape(port)
+            except OSError:
+                time.sleep(0.1)
+            else:
+                yield server.pid, port
+                return
+        raise RuntimeError(f"the server ended with {server.returncode}")
+    finally:
+        server.terminate()
+        server.wait(60)
 
 
 def show(report: dict[str, Any]) -> None:
@@ -411,11 +418,12 @@ def show(report: dict[str, Any]) -> None:
             for way in ("http", "whole")
         )
         print(
-            f"alone {row['alone_tokens_per_s']:6.0f} tokens/s, HTTP {row['http_tokens_per_s']:6.0f}"
-            f" (costs {streamed:.1f} %; answers that come whole {whole:.1f} %); TTFT client {1e3 * row['client_ttft_s']:.1f} ms, server "
-            f"{1e3 * row['server_ttft_s']:.1f}; per token {1e3 * row['client_tpot_s']:.2f}, "
-            f"{1e3 * row['server_tpot_s']:.2f}"
+            f"alone {row['alone_tokens_per_s']:.0f} tokens/s; HTTP {row['http_tokens_per_s']:.0f}, "
+            f"{streamed:.1f} % less; answers that come whole {whole:.1f} % less"
         )
+        for name in ("ttft", "tpot"):
+            times = (f"{who} {1e3 * row[f'{who}_{name}_s']:.2f} ms" for who in ("client", "server"))
+            print(f"    {name}: {', '.join(times)}")
     print({name: v for name, v in report["crowd"].items() if name != "resident_bytes"})
     print("MB resident:", [round(n / 1e6) for n in report["crowd"]["resident_bytes"]])
     if report["guidellm"]:
@@ -438,23 +446,23 @@ def main() -> None:
         sizes = QUICK
     load = load_average()
     words = tokenizer()
-    engine = Engine(load_model(), 512, 16, 16, 256, prefix_caching=True, tokenizer=words)
-    server, port = start_server()
-    try:
-        report: dict[str, Any] = {
-            "seed": SEED,
-            "concurrency": CONCURRENCY,
-            "n_prompt": N_PROMPT,
-            "n_output": N_OUTPUT,
-            "overhead": compare(port, engine, sizes["n_requests"], sizes["rounds"]),
-            "guidellm": public_generator(port, options.guidellm, sizes["n_requests"])
+    report: dict[str, Any] = {
+        "seed": SEED,
+        "concurrency": CONCURRENCY,
+        "n_prompt": N_PROMPT,
+        "n_output": N_OUTPUT,
+    }
+    # Every round brings the same texts: no cache may remember them.
+    engine = Engine(load_model(), 512, 16, 16, 256, tokenizer=words)
+    with running_server("--no-prefix-caching") as (_, port):
+        report["overhead"] = compare(port, engine, sizes["n_requests"], sizes["rounds"])
+        report["guidellm"] = (
+            public_generator(port, options.guidellm, sizes["n_requests"])
             if options.guidellm
-            else None,
-            "crowd": crowd(port, server.pid, sizes["seconds"], sizes["n_clients"]),
-        }
-    finally:
-        server.terminate()
-        server.wait(60)
+            else None
+        )
+    with running_server() as (pid, port):
+        report["crowd"] = crowd(port, pid, sizes["seconds"], sizes["n_clients"])
     report |= {
         "measured": datetime.now(UTC).strftime("%Y-%m-%d"),
         "commit": commit(),
