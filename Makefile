@@ -85,7 +85,7 @@ serve: .venv/book ## build the site and serve it (PORT=8000)
 	@echo "The book is at http://localhost:$(PORT) . Ctrl-C stops it."
 	@exec $(PY) -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
 
-api: .venv/api ## the engine as an OpenAI-compatible server (PORT=8000)
+api: .venv/api ## serve the model as OpenAI's interface has it (PORT=8000)
 	@exec $(PY) -m firsttoken.server --port $(PORT) $(API_FLAGS)
 
 assignments: .venv/classroom ## write the assignments for students into _build/assignments

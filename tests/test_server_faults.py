@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -189,6 +190,69 @@ def test_a_client_that_does_not_read_is_dropped():
         eventually(lambda: served.idle)
         assert served.engine.stats.aborted > 0
         connection.close()
+
+
+def test_a_crowd_of_good_and_bad_clients():
+    """Forty at once: who asks rightly is answered rightly, and nothing is left."""
+    kinds = ("good", "good", "stream", "vanish", "half", "garbage")
+    with Served(max_batch=8, n_blocks=96) as served:
+
+        async def good(client, i, stream):
+            params = SamplingParams(temperature=1.0, seed=i, max_tokens=1 + i % 12)
+            prompt = "x" * (i % 30)
+            want = generate(
+                ExactModel(), WORDS.encode_document(prompt), params, tokenizer=WORDS
+            ).text
+            got = await client.completions.create(
+                model=NAME, prompt=prompt, seed=i, max_tokens=params.max_tokens, stream=stream
+            )
+            if stream:
+                assert "".join([chunk.choices[0].text async for chunk in got]) == want
+            else:
+                assert got.choices[0].text == want
+
+        async def bad(kind, draw):
+            _, writer = await asyncio.open_connection("127.0.0.1", served.port)
+            whole = raw(LONG | {"stream": draw.random() < 0.5})
+            writer.write(
+                {"half": whole[: draw.randrange(len(whole))], "vanish": whole}.get(kind, b"\0" * 50)
+            )
+            await asyncio.sleep(draw.random() / 20)
+            writer.transport.abort()
+
+        async def one(client, i):
+            draw = random.Random(i)
+            for j in range(6):
+                kind = draw.choice(kinds)
+                if kind in ("good", "stream"):
+                    await good(client, 40 * j + i, kind == "stream")
+                else:
+                    await bad(kind, draw)
+
+        async def main():
+            async with openai.AsyncOpenAI(
+                base_url=f"{served.url}/v1", api_key="none", max_retries=0
+            ) as client:
+                await asyncio.gather(*(one(client, i) for i in range(40)))
+
+        asyncio.run(main())
+        eventually(lambda: served.idle)
+        stats = served.engine.stats
+        assert stats.finished + stats.aborted == stats.submitted and stats.aborted
+        assert answers(served)
+
+
+def test_an_idle_server_does_nothing(served):
+    """The engine's thread sleeps until it is woken: it looks once for each piece of work."""
+    assert answers(served)
+    sleep, sleeps = served.runner._changed.wait, []
+    served.runner._changed.wait = lambda: (sleeps.append(served.engine.stats.steps), sleep())
+    try:
+        assert answers(served)
+        time.sleep(0.2)
+        assert len(sleeps) <= 2 and served.engine.stats.steps == sleeps[-1]
+    finally:
+        served.runner._changed.wait = sleep
 
 
 # What must not be read.
