@@ -1,10 +1,14 @@
 """Many requests on one model: continuous batching over a paged cache."""
 
+import copy
 import math
 import time
-from collections import deque
+from bisect import insort
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral, Real
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -12,13 +16,48 @@ from firsttoken.batching import Request, StepRecord
 from firsttoken.checks import check_count
 from firsttoken.constrained import Constraint
 from firsttoken.continuation import Continuation, Generation
+from firsttoken.generate import Draft, Observer, Proposal
 from firsttoken.metrics import RequestTrace
 from firsttoken.paging import BlockPool, PagedCache, PagedSequence, Usage
-from firsttoken.protocols import Model, check_tokens
-from firsttoken.sampling import SamplingParams, next_token_distribution, penalize
+from firsttoken.protocols import Cache, Model, check_tokens
+from firsttoken.sampling import SamplingParams, draw, next_token_distribution, penalize
+from firsttoken.speculative import Round, verify, verify_greedy
 from firsttoken.tokenizer import Tokenizer
 
 Array = np.ndarray
+
+
+class QueueFull(RuntimeError):
+    """As many requests wait as an engine lets wait; nothing was submitted."""
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """How likely the model held a token: the logarithm of its probability, and the likeliest ones.
+
+    Probabilities are those of the model's own logits: before temperature, penalties and masks.
+    `top` holds (token, logprob) of the likeliest tokens, the first of equal ones first.
+
+    Units:  nats
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Answer(Generation):
+    """What became of a request in an engine.
+
+    Beside those of a `Generation`, `finish_reason` is "error" (its callback raised, or no token
+    could be chosen: `error` says what), "deadline" or "abort"; `ids` are then what it had got.
+    Where it ended before its prompt was read, `prefill_s` is when it ended.
+    `logprobs` are those of each of `ids`, where they were asked for.
+    """
+
+    error: Exception | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -26,9 +65,10 @@ class EngineStats:
     """What an engine has done so far, and what it holds now.
 
     waiting, running: requests now; usage: the pool's blocks now. All else counts from the start:
-    submitted, finished, aborted requests; steps; preemptions; computed_tokens, that went through
-    the model, those of preempted requests again; cached_tokens, that the prefix cache saved it;
-    new_tokens, handed out.
+    submitted, finished, aborted requests, those that failed and those whose deadline passed
+    (expired); steps; preemptions; computed_tokens, that went through the model, guesses and those
+    of preempted requests again; cached_tokens, that the prefix cache or a shared prompt saved it;
+    new_tokens, handed out; drafted_tokens, that were guessed, and accepted_tokens among them.
     """
 
     waiting: int
@@ -37,11 +77,15 @@ class EngineStats:
     submitted: int = 0
     finished: int = 0
     aborted: int = 0
+    failed: int = 0
+    expired: int = 0
     steps: int = 0
     preemptions: int = 0
     cached_tokens: int = 0
     computed_tokens: int = 0
     new_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 @dataclass(eq=False)
@@ -50,37 +94,71 @@ class _Entry:
 
     id: int
     text: Continuation
+    on_token: Callable[[int], object] | None
+    priority: int
+    ends_s: float  # its deadline, on the engine's clock
+    n_logprobs: int | None
+    siblings: list["_Entry"]  # answers to the same prompt, itself among them
+    n_prompt: int
+    told: list[TokenLogprobs] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+    error: Exception | None = None
     sequence: PagedSequence = field(init=False)  # its part of the cache, while it runs
     n_text: int = 0  # what it had to read first when it began to run
+    guesser: Any = None  # what guesses for it, while it runs
+    guesses: Proposal = field(default_factory=lambda: Proposal([]))  # of this step
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where it stands in the line: who comes first goes first."""
+        return self.priority, self.id
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it has got a token since it began to run."""
+        return len(self.text.ids) > self.n_text
 
 
 class Engine:
-    """Runs many requests on one model, a token for each per pass.
+    """Runs many requests on one model, a token for each per pass, or more with a draft.
 
     Each `step` is one pass over the new tokens of all that run: of a request that has read its
     text, the one token chosen last; of one that joins, its prompt, or as much as `token_budget`
     leaves after the others have their token ("chunked" in `batching.simulate`; without a budget
     "continuous"). Who has read its whole text gets its next token. Who is done leaves at once, and
-    whoever is first in line takes the place, up to `max_batch` at a time.
+    whoever is first in line takes the place, up to `max_batch` at a time. First in line is the
+    lowest `priority`, then who came first; the first who does not fit holds back all behind.
 
-    Keys and values lie in a pool of `n_blocks` blocks. Requests join in the order they came, when
-    blocks for their whole text are free. Where those who run need more blocks than there are, the
-    one that came last gives all of its own back, and reads prompt and answer so far again later
-    (recompute). With `prefix_caching` a text that starts like an earlier one reuses its blocks.
+    Keys and values lie in a pool of `n_blocks` blocks. Requests join when blocks for their whole
+    text are free. Where those who run need more blocks than there are, the one that is last in line
+    gives all of its own back, and reads prompt and answer so far again later (recompute). With
+    `prefix_caching` a text that starts like an earlier one reuses its blocks; answers to one prompt
+    (`submit_many`) share its blocks in any case, and copy the last when they write to it.
+
+    With a `draft`, a model or a chain `Draft`, of which each request gets a copy, whoever decodes
+    guesses up to `gamma` tokens, and the same pass checks them. `gamma` is a number, or a function
+    of how many decode, which may turn it down with the load; it is lowered for a step in which
+    budget or pool cannot hold so many for all. What is rejected is forgotten by the cache. A draft
+    model's own cache goes when its request stops running.
 
     Each request has its own sampling parameters and random numbers, so that its tokens are those
     that `generate` gives it alone; only rounding depends on the neighbours, see
-    `decision_margins`. Times in a `Generation` count from `submit`, so waiting is in them.
+    `decision_margins`. With a draft, and a temperature above 0, tokens have the same distribution,
+    and `rounds` tells which guesses led to them. Times in an `Answer` count from `submit`, so
+    waiting is in them.
 
-    `tokenizer` is needed for stop strings. `on_step` is called with the `StepRecord` of each step
-    when it ends, while the pool still holds what the step used, but for requests that a callback
-    has aborted; times are those of `now_s`. After a pass that was interrupted, an engine is of no
-    use any more.
+    `tokenizer` is needed for stop strings; `max_waiting` is how many may wait (None: any number).
+    `on_step` is called with the `StepRecord` of each step when it ends, while the pool still holds
+    what the step used, but for requests that a callback has aborted; times are those of `now_s`.
+    What it raises, and what `gamma` raises, is kept in `hook_errors`, the last hundred. An error of
+    the model itself is raised by `step`: such an engine, and one that was interrupted, is of no use
+    any more.
 
     Units:  blocks, tokens, seconds since the engine was made
-    Raises: ValueError for a size below one and an architecture that `PagedCache` cannot store.
+    Raises: ValueError for a size below one, an architecture that `PagedCache` cannot store, and a
+            draft with another vocabulary or that wants to see features.
     Source: Yu et al. 2022, Orca (OSDI'22), sec. 3; Kwon et al. 2023, arXiv:2309.06180, sec. 4.5
-            (first come, first served; recomputation)
+            (recomputation), 4.4 (shared prompts); vLLM for priorities
 
     >>> from firsttoken.llama import load_model
     >>> engine = Engine(load_model("draft"), n_blocks=8, max_batch=2)
@@ -101,30 +179,37 @@ class Engine:
         prefix_caching: bool = False,
         tokenizer: Tokenizer | None = None,
         on_step: Callable[[StepRecord], object] | None = None,
+        max_waiting: int | None = None,
+        draft: Model | Draft | None = None,
+        gamma: int | Callable[[int], int] = 4,
     ) -> None:
         self.model, self.tokenizer, self.on_step = model, tokenizer, on_step
         self.max_batch = check_count("max_batch", max_batch, at_least=1)
         self.token_budget = token_budget
         if token_budget is not None:
             self.token_budget = check_count("token_budget", token_budget, at_least=1)
+        self.max_waiting = max_waiting
+        if max_waiting is not None:
+            self.max_waiting = check_count("max_waiting", max_waiting, at_least=1)
+        self.gamma = gamma if callable(gamma) else check_count("gamma", gamma)
+        self._guessers = None if draft is None else _guessers(draft, model)
+        self.hook_errors: deque[Exception] = deque(maxlen=100)
         self.pool = BlockPool(n_blocks, block_size, prefix_caching)
         self._cache = PagedCache(model.arch, self.pool)
-        # Both in the order of ids, and whoever waits came after all that run: nobody overtakes.
-        self._waiting: deque[_Entry] = deque()
+        self._waiting: list[_Entry] = []  # in the order of their places
         self._running: dict[int, _Entry] = {}
-        self._finished: dict[int, Generation] = {}  # not yet handed out
-        self._counts = EngineStats(0, 0, self.pool.usage())
+        self._finished: dict[int, Answer] = {}  # not yet handed out
+        self._counts: Counter[str] = Counter()
         self._attended: dict[int, int] = {}  # by id: tokens that the last step attended to
+        self._n_new: dict[int, int] = {}  # by id: those that it computed
+        self._stepping = False
         self._zero_s = time.perf_counter()
 
     @property
     def stats(self) -> EngineStats:
         """What the engine has done and what it holds."""
-        return replace(
-            self._counts,
-            waiting=len(self._waiting),
-            running=len(self._running),
-            usage=self.pool.usage(),
+        return EngineStats(
+            len(self._waiting), len(self._running), self.pool.usage(), **self._counts
         )
 
     @property
@@ -144,32 +229,100 @@ class Engine:
         ignore_eos: bool = False,
         constraint: Constraint | None = None,
         close_in_time: bool = False,
+        *,
+        priority: int = 0,
+        deadline_s: float | None = None,
+        logprobs: int | None = None,
     ) -> int:
-        """Let a request wait for its turn; return its id. The options are those of `generate`.
+        """Let a request wait for its turn; return its id. Options as in `generate`, and more.
 
-        Raises: ValueError as `generate`, and for a text that may grow beyond the whole pool:
-                nothing could make room for it.
+        A lower `priority` goes first. Where it is not done within `deadline_s`, it ends with what
+        it has, before the next step. `logprobs` is how many of the likeliest tokens are told beside
+        each token; None tells nothing. A callback may submit and abort, but not call `step`.
+
+        Units:  seconds from now
+        Raises: ValueError as `generate`, for a text that may grow beyond the whole pool (nothing
+                could make room for it), or an option out of range; QueueFull.
         """
-        text = self._continuation(
-            prompt_ids, params, on_token, ignore_eos, constraint, close_in_time
+        listen = None if on_token is None else lambda _, token: on_token(token)
+        options = ignore_eos, constraint, close_in_time
+        (only,) = self.submit_many(
+            *(prompt_ids, params, 1, listen, *options),
+            priority=priority,
+            deadline_s=deadline_s,
+            logprobs=logprobs,
         )
-        entry = _Entry(self._counts.submitted, text)
-        self._waiting.append(entry)
-        self._count(submitted=1)
-        return entry.id
+        return only
 
-    def _continuation(
+    def submit_many(
         self,
         prompt_ids: Sequence[int],
         params: SamplingParams,
-        on_token: Callable[[int], object] | None,
+        n: int,
+        on_token: Callable[[int, int], object] | None = None,
+        ignore_eos: bool = False,
+        constraint: Constraint | None = None,
+        close_in_time: bool = False,
+        *,
+        priority: int = 0,
+        deadline_s: float | None = None,
+        logprobs: int | None = None,
+    ) -> list[int]:
+        """Submit a prompt for n answers, which share its blocks; return their ids.
+
+        Answer i is that of `submit` with the seed params.seed + i, where there is one, and
+        `on_token` is called with i and the token. Either all of them are submitted, or none.
+
+        Raises: as `submit`, and ValueError for an n below 1 or more than may wait.
+        """
+        check_count("n", n, at_least=1)
+        if not isinstance(priority, Integral) or isinstance(priority, bool):
+            raise ValueError(f"priority must be a whole number, got {priority!r}")
+        if deadline_s is not None and not (isinstance(deadline_s, Real) and deadline_s > 0):
+            raise ValueError(f"deadline_s must be above 0 seconds, or None; got {deadline_s!r}")
+        n_vocab = self.model.arch.vocab_size
+        if logprobs is not None and check_count("logprobs", logprobs) > n_vocab:
+            raise ValueError(f"logprobs must be at most the {n_vocab} tokens, got {logprobs}")
+        if self.max_waiting is not None and n > self.max_waiting:
+            raise ValueError(f"n must be at most max_waiting, {self.max_waiting}, got {n}")
+        seeds = [None if params.seed is None else params.seed + i for i in range(n)]
+        texts = [
+            self._text(
+                prompt_ids, replace(params, seed=seed), ignore_eos, constraint, close_in_time
+            )
+            for seed in seeds
+        ]
+        if self.max_waiting is not None and len(self._waiting) + n > self.max_waiting:
+            raise QueueFull(
+                f"{len(self._waiting)} requests wait and {n} came, "
+                f"expected at most max_waiting: {self.max_waiting}"
+            )
+        ends_s = math.inf if deadline_s is None else self.now_s() + float(deadline_s)
+        siblings: list[_Entry] = []
+        for i, text in enumerate(texts):
+            listen = None if on_token is None else lambda token, i=i: on_token(i, token)
+            n_prompt = len(text.ids)
+            entry = _Entry(
+                self._counts["submitted"],
+                *(text, listen, int(priority), ends_s, logprobs, siblings, n_prompt),
+            )
+            siblings.append(entry)
+            insort(self._waiting, entry, key=lambda e: e.place)
+            self._counts["submitted"] += 1
+        return [entry.id for entry in siblings]
+
+    def _text(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
         ignore_eos: bool,
         constraint: Constraint | None = None,
         close_in_time: bool = False,
     ) -> Continuation:
         """Return a request's text, once it is known that it can run to its end."""
+        # Callbacks are called here, not there: whatever they raise, the text is whole.
         text = Continuation(
-            *(self.model, prompt_ids, params, on_token, self.tokenizer),
+            *(self.model, prompt_ids, params, None, self.tokenizer),
             *(ignore_eos, constraint, close_in_time),
         )
         check_tokens(self.model.arch, np.asarray([text.ids]))
@@ -181,160 +334,469 @@ class Engine:
                 f"{n_places} places in the cache, expected at most the {n_slots} of "
                 f"{self.pool.n_blocks} blocks of {self.pool.block_size}"
             )
+        if self._guessers is not None:
+            self._guessers.check(text)
         return text
 
-    def abort(self, request_id: int) -> None:
-        """Drop a request that has not finished, and free its blocks.
+    def abort(self, request_id: int) -> Answer:
+        """Drop a request that has not finished, and free its blocks; return what it has got.
+
+        No step hands it out any more. Who has finished in this very step keeps its answer.
 
         Raises: KeyError for a request that is unknown or has finished, in this very step or before.
         """
-        running = self._running.get(request_id)
-        if running is not None and running.text.finish_reason is None:
+        entry = self._running.get(request_id)
+        if entry is not None and entry.text.finish_reason is None:
             self._release(request_id)
         elif waiting := [entry for entry in self._waiting if entry.id == request_id]:
-            self._waiting.remove(waiting[0])
+            entry = waiting[0]
+            self._waiting.remove(entry)
         else:
             raise KeyError(f"request_id {request_id!r} is unknown or has finished")
-        self._count(aborted=1)
+        self._counts["aborted"] += 1
+        return self._ended(entry, "abort")
 
-    def step(self) -> dict[int, Generation]:
-        """Run one pass; return the requests that are finished now, by id.
+    def step(self) -> dict[int, Answer]:
+        """Run one pass; return the requests that have ended now, by id.
 
-        A request whose token cannot be chosen (its constraint allows none, its `on_token` raises)
-        is aborted, and its error raised at the end of the step, as is one of `on_step`; several
-        come as an ExceptionGroup. The others lose nothing: what has finished comes with the next
-        step.
+        Nothing that a request or its callback does raises here: it ends with an `error`, and the
+        others lose nothing.
+
+        Raises: RuntimeError when a callback calls it; what the model raises.
         """
         self._step()
         return self._hand_out()
 
-    def run(self) -> dict[int, Generation]:
-        """Step until nothing is left to do; return the requests that have finished, by id."""
+    def run(self) -> dict[int, Answer]:
+        """Step until nothing is left to do; return the requests that have ended, by id."""
         while self.unfinished:
             self._step()
         return self._hand_out()
 
-    def _hand_out(self) -> dict[int, Generation]:
+    def _hand_out(self) -> dict[int, Answer]:
         finished, self._finished = self._finished, {}
         return finished
 
     def _step(self) -> None:
-        if not self.unfinished:
+        if self._stepping:
+            raise RuntimeError("step was called within a step, by a callback")
+        self._stepping = True
+        try:
+            self._expire()
+            if self.unfinished:
+                self._pass()
+        finally:
+            self._stepping = False
+
+    def _expire(self) -> None:
+        """End the requests whose deadline has passed."""
+        entries = [*self._waiting, *self._running.values()]
+        if all(entry.ends_s == math.inf for entry in entries):
             return
+        now_s = self.now_s()
+        for entry in entries:
+            if entry.ends_s <= now_s:
+                if entry.id in self._running:
+                    self._release(entry.id)
+                else:
+                    self._waiting.remove(entry)
+                self._finished[entry.id] = self._ended(entry, "deadline")
+                self._counts["expired"] += 1
+
+    def _pass(self) -> None:
         start_s = self.now_s()
         # Who must go goes before anyone gets tokens: the pool takes those as computed.
         preempted = self._preempt()
+        n_failed = self._guess()
         self._give_tokens()
         batch, news = [], []
         for entry in self._running.values():
-            new = entry.text.ids[entry.sequence.length : self.pool.n_tokens(entry.id)]
+            read = [*entry.text.ids, *entry.guesses.tokens]
+            new = read[entry.sequence.length : self.pool.n_tokens(entry.id)]
             if new:  # none is left of the budget where all others decode
                 batch.append(entry)
                 news.append(new)
+        if not batch:
+            assert n_failed, "a step without work would go on for ever"
+            return
         sizes = [
             (entry.id, len(new), entry.sequence.length)
             for entry, new in zip(batch, news, strict=True)
         ]
-        decodes = tuple(entry.id for entry in batch if len(entry.text.ids) > entry.n_text)
+        decoding = [entry for entry in batch if entry.decodes]
+        guessing = [entry for entry in decoding if entry.guesses.tokens]
+        gamma = max((len(entry.guesses.tokens) for entry in guessing), default=0)
+        n_before = [len(entry.text.ids) for entry in guessing]
         # In the order in which they got their blocks: a reused one may be filled in this pass.
         logits = self.model.forward_ragged(news, [entry.sequence for entry in batch])
         # Noted now: a callback may abort, and then the pool has forgotten.
         self._attended = {entry.id: entry.sequence.length for entry in batch}
-        errors = self._choose(batch, logits)
+        self._n_new = {request_id: n_new for request_id, n_new, _ in sizes}
+        self._choose(batch, logits)
 
-        self._count(steps=1, computed_tokens=sum(map(len, news)), preemptions=len(preempted))
+        self._counts.update(
+            steps=1, computed_tokens=sum(map(len, news)), preemptions=len(preempted)
+        )
         if self.on_step is not None:
-            prefills = tuple(size for size in sizes if size[0] not in decodes)
-            record = StepRecord(start_s, self.now_s(), prefills, decodes, tuple(preempted))
+            decodes = [e.id for e in [*guessing, *(e for e in decoding if e not in guessing)]]
+            kept = [
+                max(0, len(entry.text.ids) - n - 1)
+                for entry, n in zip(guessing, n_before, strict=True)
+            ]
+            record = StepRecord(
+                start_s,
+                self.now_s(),
+                tuple(size for size in sizes if size[0] not in decodes),
+                tuple(decodes),
+                tuple(preempted),
+                gamma,
+                tuple(kept),
+            )
             try:
                 self.on_step(record)
             except Exception as error:
-                errors.append(error)
+                self.hook_errors.append(error)
         for entry in batch:
             if entry.text.finish_reason is not None and entry.id in self._running:
-                self._release(entry.id)
-                self._finished[entry.id] = entry.text.result()
-                self._count(finished=1)
-        if len(errors) > 1:
-            raise ExceptionGroup(f"{len(errors)} errors in one step", errors)
-        if errors:
-            raise errors[0]
+                self._leave(entry)
+
+    def _leave(self, entry: _Entry) -> None:
+        """Let a request that runs go, with its answer."""
+        self._release(entry.id)
+        reason = "error" if entry.error is not None else entry.text.finish_reason
+        assert reason is not None
+        self._finished[entry.id] = self._ended(entry, reason)
+        self._counts["finished" if entry.error is None else "failed"] += 1
+
+    def _ended(self, entry: _Entry, reason: str) -> Answer:
+        """Return the answer of a request that ends now."""
+        entry.text.note_prefill()
+        entry.text.finish_reason = reason
+        result = entry.text.result(entry.rounds)
+        return Answer(**vars(result), error=entry.error, logprobs=tuple(entry.told))
+
+    def _in_order(self) -> list[_Entry]:
+        """Return those who run: first who decodes, then who reads, each in the order of the line.
+
+        So a text that is read in parts never keeps others from their next token.
+        """
+        return sorted(self._running.values(), key=lambda e: (not e.decodes, e.place))
 
     def _preempt(self) -> list[int]:
-        """Send whoever came last back to wait, until all others can go on; return who went."""
+        """Send whoever is last in line back to wait, until all others can go on; return them."""
         preempted = []
         while self._n_missing() > self.pool.n_free:
-            entry = self._running[max(self._running)]
+            entry = max(self._running.values(), key=lambda e: e.place)
             self._release(entry.id)
-            self._waiting.appendleft(entry)
+            insort(self._waiting, entry, key=lambda e: e.place)
             preempted.append(entry.id)
         return preempted
 
-    def _n_missing(self) -> int:
-        """Return how many blocks the texts of those who run still need."""
+    def _n_missing(self, gamma: int = 0) -> int:
+        """Return how many blocks the texts of those who run, and gamma guesses, still need."""
         return sum(
-            self._n_blocks(len(entry.text.ids)) - self._n_blocks(self.pool.n_tokens(entry.id))
+            self._n_needed(entry, len(entry.text.ids) + self._room(entry, gamma))
             for entry in self._running.values()
         )
+
+    def _n_needed(self, entry: _Entry, n_tokens: int) -> int:
+        """Return how many blocks it takes to give a request so many tokens in all."""
+        n_held = self.pool.n_tokens(entry.id)
+        n_more = self._n_blocks(n_tokens) - self._n_blocks(n_held)
+        return n_more + (n_tokens > n_held and self._copies(entry))
+
+    def _copies(self, entry: _Entry) -> bool:
+        """Say whether the next token goes to a block that a sibling holds, too."""
+        if len(entry.siblings) == 1 or self.pool.n_tokens(entry.id) % self.pool.block_size == 0:
+            return False
+        last = self.pool.block_table(entry.id)[-1]
+        others = [e.id for e in entry.siblings if e is not entry and e.id in self._running]
+        return any(last in self.pool.block_table(other) for other in others)
 
     def _n_blocks(self, n_tokens: int) -> int:
         return math.ceil(n_tokens / self.pool.block_size)
 
+    def _room(self, entry: _Entry, gamma: int) -> int:
+        """Return how many of gamma guesses a request has use for: its last token needs none."""
+        return min(gamma, entry.text.max_length - len(entry.text.ids) - 1) if entry.decodes else 0
+
+    def _guess(self) -> int:
+        """Let those that decode guess, as many tokens each as budget and pool can hold for all.
+
+        Returns how many failed in it, and are gone.
+        """
+        for entry in self._running.values():
+            entry.guesses = Proposal([])
+        decoding = [entry for entry in self._in_order() if entry.decodes]
+        if self._guessers is None or not decoding:
+            return 0
+        gamma = self._gamma(len(decoding))
+        if self.token_budget is not None:
+            gamma = min(gamma, self.token_budget // len(decoding) - 1)
+        while gamma > 0 and self._n_missing(gamma) > self.pool.n_free:
+            gamma -= 1
+        asking = [entry for entry in decoding if self._room(entry, gamma) > 0]
+        for entry in asking:
+            if entry.guesser is None:
+                entry.guesser = self._guessers.begin(entry.text)
+        asks = [(entry.guesser, entry.text, self._room(entry, gamma)) for entry in asking]
+        n_failed = 0
+        for entry, said in zip(asking, self._guessers.propose(asks), strict=True):
+            if isinstance(said, Exception):
+                entry.error = said
+                self._leave(entry)
+                n_failed += 1
+            else:
+                entry.guesses = said
+        return n_failed
+
+    def _gamma(self, n_decoding: int) -> int:
+        if not callable(self.gamma):
+            return self.gamma
+        try:
+            return check_count("gamma", self.gamma(n_decoding))
+        except Exception as error:
+            self.hook_errors.append(error)
+            return 0
+
     def _give_tokens(self) -> None:
         """Hand the pool the tokens of this step: of those who run, then of those who may join."""
         left: float = math.inf if self.token_budget is None else self.token_budget
-        for entry in self._running.values():
+        in_order = self._in_order()
+        self._running = {entry.id: entry for entry in in_order}  # the order of the pass
+        for entry in in_order:
             left -= self._give(entry, left)
         while self._waiting and left > 0 and len(self._running) < self.max_batch:
             entry = self._waiting[0]
-            ids = entry.text.ids
-            n_cached = self.pool.n_cached(ids)
-            # Hold what is there, so that it does not count as free for the rest.
-            self.pool.allocate(entry.id, ids[:n_cached])
-            if self._n_blocks(len(ids) - n_cached) > self.pool.n_free:
-                self.pool.free(entry.id)
+            n_cached = self._join(entry)
+            if n_cached is None:
                 return
-            self._running[entry.id] = self._waiting.popleft()
+            self._running[entry.id] = self._waiting.pop(0)
+            entry.n_text = len(entry.text.ids)
             n_given = self._give(entry, left)
             entry.sequence = self._cache.sequence(entry.id, n_cached)
-            entry.n_text = len(ids)
             left -= max(1, n_given)  # of a text that is cached whole, the last is read again
-            self._count(cached_tokens=entry.sequence.length)
+            self._counts["cached_tokens"] += entry.sequence.length
+
+    def _join(self, entry: _Entry) -> int | None:
+        """Give a request what the pool holds of its text; None: there is no room for the rest."""
+        ids, sibling = entry.text.ids, self._reader(entry)
+        # Hold what is there, so that it does not count as free for the rest.
+        if sibling is not None:
+            n_cached = entry.n_prompt
+            self.pool.fork(sibling.id, entry.id)
+            self.pool.truncate(entry.id, n_cached)
+            # Room for its own first token, or it would have to go as soon as it had come.
+            n_wanted = len(ids) + (len(ids) == n_cached)
+        else:
+            n_cached = self.pool.n_cached(ids)
+            self.pool.allocate(entry.id, ids[:n_cached])
+            n_wanted = len(ids)
+        if self._n_needed(entry, n_wanted) > self.pool.n_free:
+            self.pool.free(entry.id)
+            return None
+        return n_cached
+
+    def _reader(self, entry: _Entry) -> _Entry | None:
+        """Return a sibling from which the prompt can be had."""
+        for other in entry.siblings:
+            if other.id in self._running and self.pool.n_tokens(other.id) >= entry.n_prompt:
+                # What is read in this very pass can be shared, but not yet copied.
+                is_read = hasattr(other, "sequence") and other.sequence.length >= entry.n_prompt
+                if is_read or len(entry.text.ids) == entry.n_prompt:
+                    return other
+        return None
 
     def _give(self, entry: _Entry, left: float) -> int:
         """Hand the pool a request's next tokens, as many as are left; return how many."""
-        start, end = self.pool.n_tokens(entry.id), len(entry.text.ids)
-        end = int(min(end, start + left))  # without a budget infinity is left
-        for token in entry.text.ids[start:end]:
-            # Shared blocks are full and nobody forks, so that no block has to be copied.
-            self.pool.append(entry.id, token)
+        wanted = [*entry.text.ids, *entry.guesses.tokens]
+        start = self.pool.n_tokens(entry.id)
+        end = int(min(len(wanted), start + left))  # without a budget infinity is left
+        for token in wanted[start:end]:
+            shared = self.pool.append(entry.id, token)
+            if shared is not None:
+                self._cache.copy(*shared)
         return end - start
 
-    def _choose(self, batch: list[_Entry], logits: list[Array]) -> list[Exception]:
-        """Give each request that has read its whole text the next token; return what was raised."""
-        errors: list[Exception] = []
-        read = [entry.sequence.length == len(entry.text.ids) for entry in batch]
+    def _choose(self, batch: list[_Entry], logits: list[Array]) -> None:
+        """Give each request that has read its whole text the next tokens."""
+        read = [
+            entry.sequence.length == len(entry.text.ids) + len(entry.guesses.tokens)
+            for entry in batch
+        ]
         for entry, after, complete in zip(batch, logits, read, strict=True):
             if not complete or entry.id not in self._running:  # a callback may abort others
                 continue
             try:
-                entry.text.note_prefill()
-                token = entry.text.choose(after[-1])
-                self._count(new_tokens=1)
-                entry.text.append(token)
+                self._advance(entry, np.asarray(after))
             except Exception as error:
-                errors.append(error)
-                if entry.id in self._running:
-                    self.abort(entry.id)
-        return errors
+                entry.error = error
+                entry.text.finish_reason = "error"
+
+    def _advance(self, entry: _Entry, logits: Array) -> None:
+        """Append what a request makes of the logits behind its text and its guesses."""
+        text, n_before, n_guesses = entry.text, len(entry.text.ids), len(entry.guesses.tokens)
+        rows = logits[-n_guesses - 1 :]  # [γ+1, V]
+        text.note_prefill()
+        tokens = [text.choose(rows[0])] if n_guesses == 0 else _checked(text, rows, entry.guesses)
+        if self._guessers is not None:
+            entry.rounds.append(Round(n_guesses, len(tokens) - 1))
+            self._counts.update(drafted_tokens=n_guesses, accepted_tokens=len(tokens) - 1)
+        if n_guesses:
+            entry.sequence.truncate(n_before + len(tokens) - 1)
+        for row, token in zip(rows, tokens, strict=False):
+            if entry.n_logprobs is not None:
+                entry.told.append(_logprobs(row, token, entry.n_logprobs))
+            text.append(token)
+            self._counts["new_tokens"] += 1
+            if entry.on_token is not None:
+                entry.on_token(token)
+            if text.finish_reason is not None:
+                return
 
     def _release(self, request_id: int) -> None:
         self.pool.free(request_id)
-        del self._running[request_id].sequence, self._running[request_id]
+        entry = self._running.pop(request_id)
+        entry.guesser, entry.guesses = None, Proposal([])
+        if hasattr(entry, "sequence"):
+            del entry.sequence
 
-    def _count(self, **more: int) -> None:
-        sums = {name: getattr(self._counts, name) + n for name, n in more.items()}
-        self._counts = replace(self._counts, **sums)
+
+def _checked(text: Continuation, logits: Array, guesses: Proposal) -> list[int]:
+    """Return what the target's logits [γ+1, V] make of a chain of guesses."""
+    if text.params.temperature == 0:
+        choices = text.scores(logits, guesses.tokens).argmax(axis=-1).tolist()
+        return verify_greedy(choices, guesses.tokens)
+    target = text.distributions(logits, guesses.tokens)
+    return verify(target, guesses.distributions, guesses.tokens, text.rng)
+
+
+def _logprobs(logits: Array, token: int, n: int) -> TokenLogprobs:
+    shifted = logits.astype(np.float64) - logits.max()
+    p = shifted - np.log(np.exp(shifted).sum())
+    top = np.argsort(-p, kind="stable")[:n]
+    return TokenLogprobs(token, float(p[token]), tuple((int(i), float(p[i])) for i in top))
+
+
+class _Guessers(Protocol):
+    """What guesses for several requests at once."""
+
+    def check(self, text: Continuation) -> None:
+        """Raise a ValueError where it cannot guess for a text."""
+        ...
+
+    def begin(self, text: Continuation) -> Any:
+        """Return what a request keeps of its own while it runs."""
+        ...
+
+    def propose(
+        self, asks: Sequence[tuple[Any, Continuation, int]]
+    ) -> Sequence[Proposal | Exception]:
+        """Return up to n guesses behind each text, or what went wrong with it."""
+        ...
+
+
+def _guessers(draft: Model | Draft, target: Model) -> _Guessers:
+    if hasattr(draft, "new_cache"):
+        return _ModelGuesses(cast(Model, draft), target)
+    if not isinstance(draft, Draft) or isinstance(draft, Observer):
+        raise ValueError(
+            "draft must be a model or a Draft that needs no features of the target, got "
+            f"{type(draft).__name__}"
+        )
+    return _DraftGuesses(draft, target)
+
+
+class _ModelGuesses:
+    """A smaller model that guesses for all together: a pass of it brings each one guess."""
+
+    def __init__(self, model: Model, target: Model):
+        if model.arch.vocab_size != target.arch.vocab_size:
+            raise ValueError(
+                f"draft has {model.arch.vocab_size} tokens in its vocabulary, expected those of "
+                f"the model, {target.arch.vocab_size}"
+            )
+        self._model = model
+
+    def check(self, text: Continuation) -> None:
+        context = self._model.arch.max_context
+        if context is not None and context < text.max_length:
+            raise ValueError(
+                f"prompt_ids and max_tokens may need a context of {text.max_length}, but the draft "
+                f"has {context}"
+            )
+
+    def begin(self, text: Continuation) -> Cache:
+        return self._model.new_cache(1, text.max_length)
+
+    def propose(
+        self, asks: Sequence[tuple[Cache, Continuation, int]]
+    ) -> Sequence[Proposal | Exception]:
+        drafted: list[list[int]] = [[] for _ in asks]
+        drawn_from: list[list[Array]] = [[] for _ in asks]
+        errors: dict[int, Exception] = {}
+        for cache, text, _ in asks:  # what was rejected of the last guesses is forgotten
+            cache.truncate(min(cache.length, len(text.ids) - 1))
+        live = list(range(len(asks)))
+        while live:
+            caches = [asks[i][0] for i in live]
+            rows = [
+                [*asks[i][1].ids, *drafted[i]][cache.length :]
+                for i, cache in zip(live, caches, strict=True)
+            ]
+            logits = self._model.forward_ragged(rows, caches)
+            going = []
+            for i, after in zip(live, logits, strict=True):
+                try:
+                    if self._add(asks[i][1], np.asarray(after)[-1], drafted[i], drawn_from[i]):
+                        going.append(i)
+                except Exception as error:
+                    errors[i] = error
+            live = [i for i in going if len(drafted[i]) < asks[i][2]]
+        return [
+            errors.get(i) or Proposal(tokens, np.stack(rows) if rows else None)
+            for i, (tokens, rows) in enumerate(zip(drafted, drawn_from, strict=True))
+        ]
+
+    def _add(
+        self, text: Continuation, logits: Array, drafted: list[int], drawn_from: list[Array]
+    ) -> bool:
+        """Add a guess; say whether the text may go on behind it."""
+        if text.params.temperature == 0:
+            drafted.append(text.choose(logits, drafted))
+        else:
+            drawn_from.append(text.distributions(logits[None], drafted)[0])
+            drafted.append(int(draw(drawn_from[-1], text.rng)))
+        return not text.ended_by(drafted)
+
+
+class _DraftGuesses:
+    """A copy of a draft for each request."""
+
+    def __init__(self, draft: Draft, target: Model):
+        self._draft, self._arch = draft, target.arch
+
+    def check(self, text: Continuation) -> None:
+        """Nothing is known against it before it guesses."""
+
+    def begin(self, text: Continuation) -> Draft:
+        return copy.deepcopy(self._draft)
+
+    def propose(
+        self, asks: Sequence[tuple[Draft, Continuation, int]]
+    ) -> Sequence[Proposal | Exception]:
+        return [self._one(*ask) for ask in asks]
+
+    def _one(self, draft: Draft, text: Continuation, n: int) -> Proposal | Exception:
+        try:
+            said = draft.propose(text, n)
+            if len(said.tokens) > n or said.parents is not None:
+                raise ValueError(f"draft must guess a chain of at most {n} tokens, got {said}")
+            if said.tokens:  # a wrong one would stop the pass of all
+                check_tokens(self._arch, np.asarray([said.tokens]))
+        except Exception as error:
+            return error
+        return said
 
 
 def serve_trace(
@@ -353,11 +815,13 @@ def serve_trace(
     Units:  seconds
     Raises: ValueError, before anything is sent, for another number of prompts than requests, a
             prompt of another length than its request says, a request longer than the model's
-            context, whatever `Engine.submit` refuses, and an engine at work.
+            context, whatever `Engine.submit` refuses, an engine at work and one with max_waiting.
     """
     params = SamplingParams(temperature=0.0) if params is None else params
     if engine.unfinished:
         raise ValueError("engine has requests of its own, expected an idle one")
+    if engine.max_waiting is not None:
+        raise ValueError(f"engine has max_waiting {engine.max_waiting}, expected None: all wait")
     if len(prompts) != len(requests):
         raise ValueError(f"{len(prompts)} prompts for {len(requests)} requests, expected as many")
     context = engine.model.arch.max_context or math.inf
@@ -370,7 +834,7 @@ def serve_trace(
     wanted = [replace(params, max_tokens=request.n_output, stop=()) for request in requests]
     for i, prompt in enumerate(prompts):
         try:
-            engine._continuation(prompt, wanted[i], None, ignore_eos=True)
+            engine._text(prompt, wanted[i], ignore_eos=True)
         except ValueError as error:
             raise ValueError(f"request {i}: {error}") from error
     begin_s = engine.now_s()

@@ -59,7 +59,13 @@ def record_steps(engine: Engine) -> list[tuple[list[tuple[int, int]], list[int],
 
     def note(record: StepRecord) -> None:
         prefills = [(new, before) for _, new, before in record.prefills]
-        decodes = [engine._attended[request_id] for request_id in record.decodes]
+        decodes = []
+        for request_id in record.decodes:
+            new, attended = engine._n_new[request_id], engine._attended[request_id]
+            if new == 1:
+                decodes.append(attended)
+            else:  # a check of guesses costs what a piece of a prompt does
+                prefills.append((new, attended - new))
         steps.append((prefills, decodes, record.end_s - record.start_s))
 
     engine.on_step = note
