@@ -26,7 +26,7 @@ from firsttoken.engine import (
     serve_trace,
 )
 from firsttoken.engine_cost import record_steps
-from firsttoken.generate import generate
+from firsttoken.generate import Proposal, generate, speculative_generate
 from firsttoken.kv_cache import KVCache
 from firsttoken.llama import load_model
 from firsttoken.paging import BlockPool
@@ -78,6 +78,38 @@ wishes = st.builds(
 )
 
 
+class Near(Chain):
+    """A draft that often says what the chain says."""
+
+    def __call__(self, tokens, cache):
+        logits = super().__call__(tokens, cache)
+        logits[..., 1] += 0.4
+        return logits
+
+
+class AsRecorded:
+    """Guesses as a model does, in each round as many tokens as some rounds tell."""
+
+    def __init__(self, model, rounds):
+        self.model, self.rounds, self.cache = model, list(rounds), None
+
+    def propose(self, request, n):
+        n = self.rounds.pop(0).drafted
+        if self.cache is None:
+            self.cache = self.model.new_cache(1, request.max_length)
+        self.cache.truncate(min(self.cache.length, len(request.ids) - 1))
+        drafted, rows = [], []
+        for _ in range(n):
+            unread = [*request.ids, *drafted][self.cache.length :]
+            logits = self.model([unread], self.cache)[0, -1]
+            if request.params.temperature == 0:
+                drafted.append(request.choose(logits, drafted))
+            else:
+                rows.append(request.distributions(logits[None], drafted)[0])
+                drafted.append(int(request.rng.choice(VOCAB, p=rows[-1])))
+        return Proposal(drafted, np.stack(rows) if rows else None)
+
+
 class Lives(RuleBasedStateMachine):
     """Requests come, run in a pool that is too small for them, and finish or are aborted."""
 
@@ -89,10 +121,15 @@ class Lives(RuleBasedStateMachine):
         max_batch=st.integers(1, 5),
         token_budget=st.sampled_from([None, 1, 3, 8]),
         caching=st.booleans(),
+        gamma=st.integers(0, 3),
     )
-    def start(self, n_blocks, block_size, max_batch, token_budget, caching):
+    def start(self, n_blocks, block_size, max_batch, token_budget, caching, gamma):
+        self.speculates = gamma > 0
         self.engine = self.engine_class(
-            CHAIN, n_blocks, block_size, max_batch, token_budget, prefix_caching=caching
+            *(CHAIN, n_blocks, block_size, max_batch, token_budget),
+            prefix_caching=caching,
+            draft=Near() if gamma else None,
+            gamma=gamma,
         )
         self.steps = record_steps(self.engine)
         self.wanted, self.live, self.done, self.n_aborted = {}, set(), {}, 0
@@ -111,6 +148,15 @@ class Lives(RuleBasedStateMachine):
     def submit(self, prompt, params, ignore_eos, n):
         for i in range(n):
             self.submit_one([*prompt, *[1] * i], replace(params, seed=params.seed + i), ignore_eos)
+
+    @rule(prompt=prompts, params=wishes, n=st.integers(2, 4), priority=st.integers(-1, 1))
+    def submit_many(self, prompt, params, n, priority):
+        n_slots = self.engine.pool.n_blocks * self.engine.pool.block_size
+        assume(len(prompt) + params.max_tokens - 1 <= n_slots)
+        ids = self.engine.submit_many(prompt, params, n, priority=priority, logprobs=1)
+        for i, request_id in enumerate(ids):
+            self.wanted[request_id] = prompt, replace(params, seed=params.seed + i), False
+            self.live.add(request_id)
 
     def submit_one(self, prompt, params, ignore_eos):
         n_slots = self.engine.pool.n_blocks * self.engine.pool.block_size
@@ -175,12 +221,19 @@ class Lives(RuleBasedStateMachine):
         for i, generation in finished.items():
             prompt, params, ignore_eos = self.wanted[i]
             alone = generate(CHAIN, prompt, params, ignore_eos=ignore_eos)
+            if self.speculates and params.temperature > 0 and generation.error is None:
+                # Another answer than without guesses, but the one that these guesses lead to.
+                draft = AsRecorded(Near(), generation.rounds)
+                options = {"gamma": 3, "ignore_eos": ignore_eos}
+                alone = speculative_generate(CHAIN, draft, prompt, params, **options)
+            assert len(generation.logprobs) in (0, len(generation.ids))
             assert generation.error is self.failed.get(i)
             if generation.error is None:
                 assert generation.ids == alone.ids
                 assert generation.finish_reason == alone.finish_reason
             else:
-                assert generation.ids == alone.ids[: len(generation.ids)]
+                if not self.speculates or params.temperature == 0:
+                    assert generation.ids == alone.ids[: len(generation.ids)]
                 assert generation.finish_reason == "error"
             times = [generation.prefill_s, *generation.token_times_s]
             assert times == sorted(times) and len(generation.token_times_s) == len(generation.ids)
@@ -201,6 +254,7 @@ class Lives(RuleBasedStateMachine):
             assert stats.usage.used == 0
         assert stats.new_tokens >= sum(len(g.ids) for g in self.done.values())
         sizes = [sum(n for n, _ in prefills) + len(decodes) for prefills, decodes, _ in self.steps]
+        assert stats.accepted_tokens <= stats.drafted_tokens
         assert stats.computed_tokens == sum(sizes) and stats.steps == len(sizes)
         assert all(0 < n <= (engine.token_budget or n) for n in sizes)
 

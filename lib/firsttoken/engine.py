@@ -230,6 +230,7 @@ class Engine:
         constraint: Constraint | None = None,
         close_in_time: bool = False,
         *,
+        adapter: str | None = None,
         priority: int = 0,
         deadline_s: float | None = None,
         logprobs: int | None = None,
@@ -248,6 +249,7 @@ class Engine:
         options = ignore_eos, constraint, close_in_time
         (only,) = self.submit_many(
             *(prompt_ids, params, 1, listen, *options),
+            adapter=adapter,
             priority=priority,
             deadline_s=deadline_s,
             logprobs=logprobs,
@@ -264,6 +266,7 @@ class Engine:
         constraint: Constraint | None = None,
         close_in_time: bool = False,
         *,
+        adapter: str | None = None,
         priority: int = 0,
         deadline_s: float | None = None,
         logprobs: int | None = None,
@@ -276,6 +279,8 @@ class Engine:
         Raises: as `submit`, and ValueError for an n below 1 or more than may wait.
         """
         check_count("n", n, at_least=1)
+        if adapter is not None:
+            raise ValueError(f"adapter must be None: the engine has no adapters; got {adapter!r}")
         if not isinstance(priority, Integral) or isinstance(priority, bool):
             raise ValueError(f"priority must be a whole number, got {priority!r}")
         if deadline_s is not None and not (isinstance(deadline_s, Real) and deadline_s > 0):
@@ -308,7 +313,7 @@ class Engine:
             )
             siblings.append(entry)
             insort(self._waiting, entry, key=lambda e: e.place)
-            self._counts["submitted"] += 1
+            self._count(submitted=1)
         return [entry.id for entry in siblings]
 
     def _text(
@@ -353,7 +358,7 @@ class Engine:
             self._waiting.remove(entry)
         else:
             raise KeyError(f"request_id {request_id!r} is unknown or has finished")
-        self._counts["aborted"] += 1
+        self._count(aborted=1)
         return self._ended(entry, "abort")
 
     def step(self) -> dict[int, Answer]:
@@ -401,7 +406,7 @@ class Engine:
                 else:
                     self._waiting.remove(entry)
                 self._finished[entry.id] = self._ended(entry, "deadline")
-                self._counts["expired"] += 1
+                self._count(expired=1)
 
     def _pass(self) -> None:
         start_s = self.now_s()
@@ -434,9 +439,7 @@ class Engine:
         self._n_new = {request_id: n_new for request_id, n_new, _ in sizes}
         self._choose(batch, logits)
 
-        self._counts.update(
-            steps=1, computed_tokens=sum(map(len, news)), preemptions=len(preempted)
-        )
+        self._count(steps=1, computed_tokens=sum(map(len, news)), preemptions=len(preempted))
         if self.on_step is not None:
             decodes = [e.id for e in [*guessing, *(e for e in decoding if e not in guessing)]]
             kept = [
@@ -466,7 +469,7 @@ class Engine:
         reason = "error" if entry.error is not None else entry.text.finish_reason
         assert reason is not None
         self._finished[entry.id] = self._ended(entry, reason)
-        self._counts["finished" if entry.error is None else "failed"] += 1
+        self._count(**{"finished" if entry.error is None else "failed": 1})
 
     def _ended(self, entry: _Entry, reason: str) -> Answer:
         """Return the answer of a request that ends now."""
@@ -576,7 +579,7 @@ class Engine:
             n_given = self._give(entry, left)
             entry.sequence = self._cache.sequence(entry.id, n_cached)
             left -= max(1, n_given)  # of a text that is cached whole, the last is read again
-            self._counts["cached_tokens"] += entry.sequence.length
+            self._count(cached_tokens=entry.sequence.length)
 
     def _join(self, entry: _Entry) -> int | None:
         """Give a request what the pool holds of its text; None: there is no room for the rest."""
@@ -641,14 +644,14 @@ class Engine:
         tokens = [text.choose(rows[0])] if n_guesses == 0 else _checked(text, rows, entry.guesses)
         if self._guessers is not None:
             entry.rounds.append(Round(n_guesses, len(tokens) - 1))
-            self._counts.update(drafted_tokens=n_guesses, accepted_tokens=len(tokens) - 1)
+            self._count(drafted_tokens=n_guesses, accepted_tokens=len(tokens) - 1)
         if n_guesses:
             entry.sequence.truncate(n_before + len(tokens) - 1)
         for row, token in zip(rows, tokens, strict=False):
             if entry.n_logprobs is not None:
                 entry.told.append(_logprobs(row, token, entry.n_logprobs))
             text.append(token)
-            self._counts["new_tokens"] += 1
+            self._count(new_tokens=1)
             if entry.on_token is not None:
                 entry.on_token(token)
             if text.finish_reason is not None:
@@ -660,6 +663,9 @@ class Engine:
         entry.guesser, entry.guesses = None, Proposal([])
         if hasattr(entry, "sequence"):
             del entry.sequence
+
+    def _count(self, **more: int) -> None:
+        self._counts.update(more)
 
 
 def _checked(text: Continuation, logits: Array, guesses: Proposal) -> list[int]:
