@@ -47,7 +47,8 @@ class Workers:
         self._inbox: queue.Queue[tuple[int, bytes | None]] = queue.Queue()
         self._errors = [Path(folder.name, f"errors-{rank}") for rank in range(n)]
         self._processes: list[subprocess.Popen] = []
-        self._finalizer = weakref.finalize(self, _stop, self._processes, folder)
+        self._listeners: list[threading.Thread] = []
+        self._finalizer = weakref.finalize(self, _stop, self._processes, self._listeners, folder)
         store = str(Path(folder.name, "store"))
         try:
             for rank in range(n):
@@ -132,9 +133,11 @@ class Workers:
                 start_new_session=True,  # an interrupt is for the notebook alone
             )
         self._processes.append(process)
-        threading.Thread(
+        listener = threading.Thread(
             target=_listen, args=(rank, process.stdout, self._inbox), daemon=True
-        ).start()
+        )
+        listener.start()
+        self._listeners.append(listener)
 
     def _send(
         self, rank: int, function: Callable, arguments: Sequence[Any], members: Sequence[int]
@@ -227,11 +230,17 @@ def _listen(rank: int, stream: Any, inbox: queue.Queue) -> None:
     stream.close()
 
 
-def _stop(processes: list[subprocess.Popen], folder: tempfile.TemporaryDirectory) -> None:
+def _stop(
+    processes: list[subprocess.Popen],
+    listeners: list[threading.Thread],
+    folder: tempfile.TemporaryDirectory,
+) -> None:
     for process in processes:
         process.kill()
     for process in processes:
         process.wait()
         with contextlib.suppress(BrokenPipeError):  # what was never read
             cast("BinaryIO", process.stdin).close()
+    for listener in listeners:  # each ends with its process, whose output is then at its end
+        listener.join()
     folder.cleanup()
