@@ -149,6 +149,19 @@ def mlp_test(implementation):
     assert np.allclose(implementation(*given, 2), right)
 """
 
+CARDS = """
+def cards_per_copy(weights, cache, memory, bandwidth, sync, limit):
+    rates = {0: 0}
+    for n in (1, 2, 4, 8):
+        wait = sync * (n - 1)
+        room = min(n * memory, (limit - wait) * n * bandwidth) - weights
+        readers = room // cache
+        if readers >= 1:
+            step = (weights + readers * cache) / (n * bandwidth) + wait
+            rates[n] = 8 / n * readers / step
+    return max(rates, key=rates.get)
+"""
+
 
 ANSWERS = [
     Answer(
@@ -978,50 +991,20 @@ def cards_per_copy(weights, cache, memory, bandwidth, sync, limit):
         "4",
         "one wait for any number of cards",
         "failed `sync` counts for each card beyond the first",
-        """
-def cards_per_copy(weights, cache, memory, bandwidth, sync, limit):
-    rates = {0: 0}
-    for n in (1, 2, 4, 8):
-        wait = sync * (n > 1)
-        room = min(n * memory, (limit - wait) * n * bandwidth) - weights
-        if room >= cache:
-            readers = room // cache
-            step = (weights + readers * cache) / (n * bandwidth) + wait
-            rates[n] = 8 / n * readers / step
-    return max(rates, key=rates.get)
-""",
+        CARDS.replace("sync * (n - 1)", "sync * (n > 1)"),
     ),
     Answer(
         "16_parallel",
         "4",
         "parts of readers",
         "failed",
-        """
-def cards_per_copy(weights, cache, memory, bandwidth, sync, limit):
-    rates = {0: 0}
-    for n in (1, 2, 4, 8):
-        wait = sync * (n - 1)
-        readers = (min(n * memory, (limit - wait) * n * bandwidth) - weights) / cache
-        if readers >= 1:
-            step = (weights + readers * cache) / (n * bandwidth) + wait
-            rates[n] = 8 / n * readers / step
-    return max(rates, key=rates.get)
-""",
+        CARDS.replace("room // cache", "room / cache"),
     ),
     Answer(
         "16_parallel",
         "4",
         "without the limit",
         "failed And the limit? A step must not take longer.",
-        """
-def cards_per_copy(weights, cache, memory, bandwidth, sync, limit):
-    rates = {0: 0}
-    for n in (1, 2, 4, 8):
-        readers = (n * memory - weights) // cache
-        if readers >= 1:
-            step = (weights + readers * cache) / (n * bandwidth) + sync * (n - 1)
-            rates[n] = 8 / n * readers / step
-    return max(rates, key=rates.get)
-""",
+        CARDS.replace("min(n * memory, (limit - wait) * n * bandwidth)", "n * memory"),
     ),
 ]
