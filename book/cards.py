@@ -22,6 +22,7 @@ from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.llama import load_model
 from firsttoken.metrics import wait_md1, wait_mm1
 from firsttoken.paging import BlockPool
+from firsttoken.parallel import ring_rounds
 from firsttoken.paths import data_path
 from firsttoken.plots import COLORS, STYLE, ornament
 from firsttoken.quantization import quantize
@@ -250,6 +251,20 @@ def paging(ax: Axes) -> None:
         place += 0.5
 
 
+def parallel(ax: Axes) -> None:
+    """Four devices add up round a ring: what each holds of each piece, the sums growing."""
+    n = 4
+    rounds = list(ring_rounds([[1] * n for _ in range(n)]))
+    for column, one in enumerate(rounds):
+        for device, row in enumerate(one.held):
+            for piece, parts in enumerate(row):
+                color = COLORS["cache" if parts == n else "weights"]
+                left, low = column % 3 * (n + 1) + piece, column // 3 * (n + 1) + device
+                alpha = 0.1 + 0.9 * parts / n
+                ax.bar(left, 0.8, 0.8, bottom=low, color=color, alpha=alpha)
+    ax.set(xlim=(-0.8, 3 * n + 1.8), ylim=(2 * n + 1.2, -0.4))
+
+
 PICTURES = {
     "00_start": start,
     "01_generate": token_loop,
@@ -267,6 +282,7 @@ PICTURES = {
     "13_drafts": drafts,
     "14_batching": batching,
     "15_paging": paging,
+    "16_parallel": parallel,
 }
 
 

@@ -139,6 +139,30 @@ def loss_test(implementation):
     assert np.isclose(implementation(given, [0, 1, 2, 0, 2]), by_hand)
 """
 
+MLP_TEST = """
+def mlp_test(implementation):
+    rng = np.random.default_rng(3)
+    sizes = [(3,), (3, 5), (5,), (5, 3), (3,)]
+    given = [rng.normal(size=size) for size in sizes]
+    x, up, up_bias, down, down_bias = given
+    right = np.maximum(x @ up + up_bias, 0) @ down + down_bias
+    assert np.allclose(implementation(*given, 2), right)
+"""
+
+CARDS = """
+def cards_per_copy(weights, cache, memory, bandwidth, sync, limit):
+    rates = {0: 0}
+    for n in (1, 2, 4, 8):
+        wait = sync * (n - 1)
+        room = min(n * memory, (limit - wait) * n * bandwidth) - weights
+        readers = room // cache
+        if readers >= 1:
+            step = (weights + readers * cache) / (n * bandwidth) + wait
+            rates[n] = 8 / n * readers / step
+    return max(rates, key=rates.get)
+"""
+
+
 ANSWERS = [
     Answer(
         "01_generate",
@@ -868,5 +892,119 @@ def repaired_line(waiting, n_decoding, max_batch, budget):
         "a test with -1 and -2, and keys as text",
         "passed",
         keys("-1, -2, 3, 4, 5, 6", "','.join(map(str, tokens[:end]))"),
+    ),
+    Answer(
+        "16_parallel",
+        "1",
+        "as two collectives",
+        "passed",
+        """
+def sent_by_one(n_layers, d_model, batch, size, n):
+    piece = d_model * batch * size / n
+    scattered = gathered = (n - 1) * piece
+    return sum(2 * (scattered + gathered) for layer in range(n_layers))
+""",
+    ),
+    Answer(
+        "16_parallel",
+        "1",
+        "all cards together",
+        "failed That is what all cards send together.",
+        """
+def sent_by_one(n_layers, d_model, batch, size, n):
+    return 2 * n_layers * parallel.all_reduce_bytes(batch * d_model * size, n)
+""",
+    ),
+    Answer(
+        "16_parallel",
+        "2",
+        "by trying all",
+        "passed",
+        """
+def best_n(a, sums, latency):
+    return min(range(1, 5000), key=lambda n: a / n + 2 * sums * latency * (n - 1))
+""",
+    ),
+    Answer(
+        "16_parallel",
+        "2",
+        "rounded",
+        "failed Nearly: rounding the root is not comparing its neighbours",
+        """
+def best_n(a, sums, latency):
+    return round((a / (2 * sums * latency)) ** 0.5)
+""",
+    ),
+    Answer(
+        "16_parallel",
+        "3",
+        "the first device adds it",
+        "passed",
+        f"""{MLP_TEST}
+def repaired_mlp(x, up, up_bias, down, down_bias, n):
+    parts = []
+    for i in range(n):
+        own = slice(i, None, n)
+        h = np.maximum(x @ up[:, own] + up_bias[own], 0)
+        parts.append(h @ down[own] + (down_bias if i == 0 else 0))
+    return np.sum(parts, axis=0)
+""",
+    ),
+    Answer(
+        "16_parallel",
+        "3",
+        "a test on one device",
+        "failed",
+        MLP_TEST.replace("*given, 2", "*given, 1"),
+    ),
+    Answer(
+        "16_parallel",
+        "3",
+        "the bias is dropped",
+        "failed Now the last bias is missing",
+        f"""{MLP_TEST}
+def repaired_mlp(x, up, up_bias, down, down_bias, n):
+    return np.maximum(x @ up + up_bias, 0) @ down
+""",
+    ),
+    Answer(
+        "16_parallel",
+        "4",
+        "with sorted pairs",
+        "passed",
+        """
+def cards_per_copy(weights, cache, memory, bandwidth, sync, limit):
+    plans = [(0.0, 0)]
+    for n in (1, 2, 4, 8):
+        wait = (n - 1) * sync
+        by_memory = int((n * memory - weights) / cache)
+        by_time = int(((limit - wait) * n * bandwidth - weights) / cache)
+        readers = min(by_memory, by_time)
+        if readers > 0:
+            step = wait + (weights + cache * readers) / n / bandwidth
+            plans.append((8 * readers / n / step, -n))
+    return -sorted(plans)[-1][1]
+""",
+    ),
+    Answer(
+        "16_parallel",
+        "4",
+        "one wait for any number of cards",
+        "failed `sync` counts for each card beyond the first",
+        CARDS.replace("sync * (n - 1)", "sync * (n > 1)"),
+    ),
+    Answer(
+        "16_parallel",
+        "4",
+        "parts of readers",
+        "failed",
+        CARDS.replace("room // cache", "room / cache"),
+    ),
+    Answer(
+        "16_parallel",
+        "4",
+        "without the limit",
+        "failed And the limit? A step must not take longer.",
+        CARDS.replace("min(n * memory, (limit - wait) * n * bandwidth)", "n * memory"),
     ),
 ]

@@ -221,6 +221,8 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
                 "the network cost?",
                 "IV",
                 ("05_throughput",),
+                n_quizzes=3,
+                n_exercises=4,
             ),
             Chapter(
                 "17_engine",

@@ -196,8 +196,9 @@ def test_a_button_plays(chapter):
     """After the whole chapter has run: the next frame comes by itself, and it is no error."""
     page, cells = chapter
     output = shown(page, index_of(cells, plays)).locator(".jp-Cell-outputArea")
-    handle, picture = output.get_by_role("slider").first, output.locator("svg.ft-figure")
-    before = picture.inner_html()
+    button = page.get_by_role("button", name=re.compile("Play|Pause"))
+    handle = output.locator(".widget-hbox").filter(has=button).last.get_by_role("slider")
+    before = output.locator("svg.ft-figure").inner_html()
     value = float(handle.get_attribute("aria-valuenow"))
     output.get_by_role("button", name="Play").click()
     expect(handle).to_have_attribute("aria-valuenow", f"{value + 1:.1f}")
