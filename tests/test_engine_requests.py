@@ -106,9 +106,16 @@ def test_a_callback_cannot_step():
 
 @given(prompts, wishes, st.integers(0, VOCAB), st.sampled_from([None, Near()]))
 def test_logprobs_are_those_of_a_pass_over_the_text(prompt, params, n, draft):
-    engine = Engine(CHAIN, 20, 3, draft=draft)
-    i = engine.submit(prompt, params, ignore_eos=True, logprobs=n)
+    engine, in_time = Engine(CHAIN, 20, 3, draft=draft), []
+    i = engine.submit(
+        *(prompt, params, lambda token: in_time.append(engine.told(i)[-1])),
+        ignore_eos=True,
+        logprobs=n,
+    )
     answer = engine.run()[i]
+    assert tuple(in_time) == answer.logprobs
+    with pytest.raises(KeyError, match="has ended"):
+        engine.told(i)
     logits = CHAIN([[*prompt, *answer.ids]], CHAIN.new_cache(1, 40))[0].astype(np.float64)
     p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
     assert [told.token for told in answer.logprobs] == answer.ids

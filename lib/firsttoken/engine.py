@@ -361,6 +361,20 @@ class Engine:
         self._count(aborted=1)
         return self._ended(entry, "abort")
 
+    def told(self, request_id: int) -> Sequence[TokenLogprobs]:
+        """Return what has been told of the tokens of a request that waits or runs, up to now.
+
+        A callback finds its token's log-probabilities at the end.
+
+        Raises: KeyError for a request that is unknown or has ended.
+        """
+        entry = self._running.get(request_id)
+        if entry is None:
+            entry = next((entry for entry in self._waiting if entry.id == request_id), None)
+        if entry is None:
+            raise KeyError(f"request_id {request_id!r} is unknown or has ended")
+        return entry.told
+
     def step(self) -> dict[int, Answer]:
         """Run one pass; return the requests that have ended now, by id.
 
