@@ -46,6 +46,7 @@ class Chain:
 
     arch = Architecture("chain", 1, 1, 1, 1, 1, 1, VOCAB, max_context=40)
     eos_ids = (0,)
+    tone = 0  # an adapter's: with another one every key of a text is another
 
     def new_cache(self, batch, capacity):
         return KVCache(self.arch, batch, capacity)
@@ -54,18 +55,40 @@ class Chain:
         rows = []
         for token in tokens[0]:
             before = cache.keys(0)[0, 0, -1, 0] if cache.length else 0
-            key = np.full((1, 1, 1, 1), (37 * before + token + 1) % 65_521, np.float32)
+            number = (37 * before + token + 1 + 999 * self.tone) % 65_521
+            key = np.full((1, 1, 1, 1), number, np.float32)
             cache.append(0, key, key)
             total = int(cache.keys(0).sum() + 3 * cache.values(0).sum())
             rows.append([(total * (i + 7) % 101) / 25 for i in range(VOCAB)])
         return np.array([rows], dtype=np.float32)
 
-    def forward_ragged(self, tokens, caches):
+    def forward_ragged(self, tokens, caches, models=None):
         assert tokens  # a step without work would go on for ever
-        return [self([new], cache)[0] for new, cache in zip(tokens, caches, strict=True)]
+        rows = zip(models or [self] * len(tokens), tokens, caches, strict=True)
+        return [model([new], cache)[0] for model, new, cache in rows]
+
+
+class Tuned(Chain):
+    """The chain with an adapter merged; it stands for the adapter, too."""
+
+    def __init__(self, tone):
+        self.tone = tone
+
+
+class AdaptedChain:
+    """What `lora.AdaptedModel` is for a Llama."""
+
+    def __init__(self, model, adapters):
+        self.model, self.models = model, {None: CHAIN} | adapters
+
+    def forward_ragged(self, tokens, caches, adapters):
+        return self.model.forward_ragged(tokens, caches, [self.models[name] for name in adapters])
 
 
 CHAIN = Chain()
+TUNED = {"a": Tuned(1), "b": Tuned(2), "c": Tuned(3)}
+ALONE = {None: CHAIN} | TUNED
+names = st.sampled_from([None, *TUNED])
 ends = st.lists(st.integers(1, 2), min_size=1, max_size=4)
 prompts = st.tuples(st.integers(0, 8), ends).map(lambda p: [1, 1, 2, 1, 2, 2, 2, 1][: p[0]] + p[1])
 wishes = st.builds(
@@ -122,15 +145,19 @@ class Lives(RuleBasedStateMachine):
         token_budget=st.sampled_from([None, 1, 3, 8]),
         caching=st.booleans(),
         gamma=st.integers(0, 3),
+        max_adapters=st.sampled_from([None, 1, 2]),
     )
-    def start(self, n_blocks, block_size, max_batch, token_budget, caching, gamma):
+    def start(self, n_blocks, block_size, max_batch, token_budget, caching, gamma, max_adapters):
         self.speculates = gamma > 0
         self.engine = self.engine_class(
             *(CHAIN, n_blocks, block_size, max_batch, token_budget),
             prefix_caching=caching,
             draft=Near() if gamma else None,
             gamma=gamma,
+            adapters=TUNED,
+            max_adapters=max_adapters,
         )
+        self.together = []  # the adapters in each step
         self.steps = record_steps(self.engine)
         self.wanted, self.live, self.done, self.n_aborted = {}, set(), {}, 0
         self.hooked, self.failed, self.surprises = self.engine.on_step, {}, []
@@ -139,38 +166,61 @@ class Lives(RuleBasedStateMachine):
 
     def on_step(self, record):
         self.hooked(record)
+        there = [*(i for i, *_ in record.prefills), *record.decodes]
+        self.together.append({self.wanted[i][3] for i in there} - {None})
         if self.surprises:
             self.surprises.pop()
             self.hook_errors.append(RuntimeError("on_step"))
             raise self.hook_errors[-1]
 
-    @rule(prompt=prompts, params=wishes, ignore_eos=st.booleans(), n=st.integers(1, 3))
-    def submit(self, prompt, params, ignore_eos, n):
-        for i in range(n):
-            self.submit_one([*prompt, *[1] * i], replace(params, seed=params.seed + i), ignore_eos)
+    @rule(
+        prompt=prompts,
+        params=wishes,
+        ignore_eos=st.booleans(),
+        adapters=st.lists(names, min_size=1, max_size=3),
+    )
+    def submit(self, prompt, params, ignore_eos, adapters):
+        for i, adapter in enumerate(adapters):
+            own = replace(params, seed=params.seed + i)
+            self.submit_one([*prompt, *[1] * i], own, ignore_eos, adapter)
 
-    @rule(prompt=prompts, params=wishes, n=st.integers(2, 4), priority=st.integers(-1, 1))
-    def submit_many(self, prompt, params, n, priority):
+    @rule(
+        prompt=prompts,
+        params=wishes,
+        n=st.integers(2, 4),
+        priority=st.integers(-1, 1),
+        adapter=names,
+    )
+    def submit_many(self, prompt, params, n, priority, adapter):
         n_slots = self.engine.pool.n_blocks * self.engine.pool.block_size
         assume(len(prompt) + params.max_tokens - 1 <= n_slots)
-        ids = self.engine.submit_many(prompt, params, n, priority=priority, logprobs=1)
+        ids = self.engine.submit_many(
+            prompt, params, n, priority=priority, logprobs=1, adapter=adapter
+        )
         for i, request_id in enumerate(ids):
-            self.wanted[request_id] = prompt, replace(params, seed=params.seed + i), False
+            own = replace(params, seed=params.seed + i)
+            self.wanted[request_id] = prompt, own, False, adapter
             self.live.add(request_id)
 
-    def submit_one(self, prompt, params, ignore_eos):
+    def submit_one(self, prompt, params, ignore_eos, adapter):
         n_slots = self.engine.pool.n_blocks * self.engine.pool.block_size
         if len(prompt) + params.max_tokens - 1 > n_slots:
             with pytest.raises(ValueError, match="places in the cache"):
                 self.engine.submit(prompt, params, ignore_eos=ignore_eos)
             return
-        i = self.engine.submit(prompt, params, ignore_eos=ignore_eos)
+        i = self.engine.submit(prompt, params, ignore_eos=ignore_eos, adapter=adapter)
         assert i == len(self.wanted)
-        self.wanted[i] = prompt, params, ignore_eos
+        self.wanted[i] = prompt, params, ignore_eos, adapter
         self.live.add(i)
 
-    @rule(prompt=prompts, params=wishes, at=st.integers(1, 4), kind=st.sampled_from("faz"))
-    def submit_one_that_interferes(self, prompt, params, at, kind):
+    @rule(
+        prompt=prompts,
+        params=wishes,
+        at=st.integers(1, 4),
+        kind=st.sampled_from("faz"),
+        adapter=names,
+    )
+    def submit_one_that_interferes(self, prompt, params, at, kind, adapter):
         """At its at-th token it fails, or it aborts another, or itself."""
         n_slots = self.engine.pool.n_blocks * self.engine.pool.block_size
         assume(len(prompt) + params.max_tokens - 1 <= n_slots)
@@ -192,8 +242,10 @@ class Lives(RuleBasedStateMachine):
                 assert answer.finish_reason == "abort"
                 self.drop(victim)
 
-        self.live.add(self.engine.submit(prompt, params, on_token, ignore_eos=True))
-        self.wanted[own] = prompt, params, True
+        self.live.add(
+            self.engine.submit(prompt, params, on_token, ignore_eos=True, adapter=adapter)
+        )
+        self.wanted[own] = prompt, params, True, adapter
 
     @rule()
     def on_step_will_fail(self):
@@ -219,13 +271,13 @@ class Lives(RuleBasedStateMachine):
 
     def take(self, finished):
         for i, generation in finished.items():
-            prompt, params, ignore_eos = self.wanted[i]
-            alone = generate(CHAIN, prompt, params, ignore_eos=ignore_eos)
+            prompt, params, ignore_eos, adapter = self.wanted[i]
+            alone = generate(ALONE[adapter], prompt, params, ignore_eos=ignore_eos)
             if self.speculates and params.temperature > 0 and generation.error is None:
                 # Another answer than without guesses, but the one that these guesses lead to.
                 draft = AsRecorded(Near(), generation.rounds)
                 options = {"gamma": 3, "ignore_eos": ignore_eos}
-                alone = speculative_generate(CHAIN, draft, prompt, params, **options)
+                alone = speculative_generate(ALONE[adapter], draft, prompt, params, **options)
             assert len(generation.logprobs) in (0, len(generation.ids))
             assert generation.error is self.failed.get(i)
             if generation.error is None:
@@ -250,6 +302,7 @@ class Lives(RuleBasedStateMachine):
         assert stats.finished + stats.failed == len(self.done)
         assert stats.aborted == self.n_aborted
         assert stats.running <= engine.max_batch
+        assert all(len(them) <= (engine.max_adapters or len(them)) for them in self.together)
         if not stats.running:
             assert stats.usage.used == 0
         assert stats.new_tokens >= sum(len(g.ids) for g in self.done.values())
@@ -274,7 +327,9 @@ class Lives(RuleBasedStateMachine):
 def run_lives(engine_class=Engine, n=60, **changes):
     machine = type("Lives", (Lives,), {"engine_class": engine_class})
     options = settings(max_examples=n, stateful_step_count=25, deadline=None, **changes)
-    run_state_machine_as_test(machine, settings=options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("firsttoken.engine.AdaptedModel", AdaptedChain)
+        run_state_machine_as_test(machine, settings=options)
 
 
 def test_every_life_of_requests_ends_as_if_each_were_alone():
@@ -335,8 +390,35 @@ class Backwards(Engine):
 
 
 class LastFirst(Chain):
-    def forward_ragged(self, tokens, caches):
-        return super().forward_ragged(tokens[::-1], caches[::-1])[::-1]
+    def forward_ragged(self, tokens, caches, models=None):
+        models = models or [self] * len(tokens)
+        return super().forward_ragged(tokens[::-1], caches[::-1], models[::-1])[::-1]
+
+
+class OnePrefixForAll(Engine):
+    """Blocks are found again whatever adapter has filled them."""
+
+    def __init__(self, *args, **named):
+        super().__init__(*args, **named)
+        self._first_ids = dict.fromkeys(self._first_ids, 0)
+
+
+class NeighboursAdapter(Engine):
+    """Rows of a pass get the adapter of the request beside them."""
+
+    def _logits(self, news, batch):
+        shifted = [
+            SimpleNamespace(sequence=entry.sequence, adapter=other.adapter)
+            for entry, other in zip(batch, [*batch[1:], batch[0]], strict=True)
+        ]
+        return super()._logits(news, shifted)
+
+
+class AnyNumberOfAdapters(Engine):
+    """max_adapters is forgotten."""
+
+    def _has_turn(self, adapter):
+        return True
 
 
 # The first failure will do: no search for the smallest.
@@ -344,7 +426,17 @@ ONE_FAILURE = {"n": 300, "phases": [Phase.generate], "report_multiple_bugs": Fal
 
 
 @pytest.mark.parametrize(
-    "flawed", [OneRandomStream, OneSampler, NothingFreed, TokensLost, Backwards]
+    "flawed",
+    [
+        OneRandomStream,
+        OneSampler,
+        NothingFreed,
+        TokensLost,
+        Backwards,
+        OnePrefixForAll,
+        NeighboursAdapter,
+        AnyNumberOfAdapters,
+    ],
 )
 def test_lives_expose_a_flawed_engine(flawed):
     with pytest.raises(AssertionError):

@@ -72,7 +72,7 @@ def test_a_full_queue_takes_all_or_none():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"adapter": "loud"}, "adapter must be None"),
+        ({"adapter": "loud"}, "adapter 'loud' is unknown, .* the engine has no adapters"),
         ({"priority": 0.5}, "priority must be a whole number"),
         ({"deadline_s": 0}, "deadline_s must be above 0"),
         ({"logprobs": -1}, "logprobs must be"),

@@ -5,7 +5,7 @@ import math
 import time
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any, Protocol, cast
@@ -17,6 +17,7 @@ from firsttoken.checks import check_count
 from firsttoken.constrained import Constraint
 from firsttoken.continuation import Continuation, Generation
 from firsttoken.generate import Draft, Observer, Proposal
+from firsttoken.lora import AdaptedModel, Adapter
 from firsttoken.metrics import RequestTrace
 from firsttoken.paging import BlockPool, PagedCache, PagedSequence, Usage
 from firsttoken.protocols import Cache, Model, check_tokens
@@ -95,6 +96,7 @@ class _Entry:
     id: int
     text: Continuation
     on_token: Callable[[int], object] | None
+    adapter: str | None
     priority: int
     ends_s: float  # its deadline, on the engine's clock
     n_logprobs: int | None
@@ -147,6 +149,14 @@ class Engine:
     and `rounds` tells which guesses led to them. Times in an `Answer` count from `submit`, so
     waiting is in them.
 
+    With `adapters` a request may name one, and gets the tokens that it would get alone from a base
+    with that adapter merged; requests with different ones, and with none, share each pass. Texts
+    share blocks only where they have the same adapter, since keys and values differ. A draft
+    guesses without adapters, and the pass that checks has them. At most `max_adapters` different
+    ones run at once (None: any number). A request that would bring one more waits, and unlike one
+    that does not fit it holds nobody back: those behind it may go first, for as long as they keep
+    the others' adapters in use.
+
     `tokenizer` is needed for stop strings; `max_waiting` is how many may wait (None: any number).
     `on_step` is called with the `StepRecord` of each step when it ends, while the pool still holds
     what the step used, but for requests that a callback has aborted; times are those of `now_s`.
@@ -156,9 +166,11 @@ class Engine:
 
     Units:  blocks, tokens, seconds since the engine was made
     Raises: ValueError for a size below one, an architecture that `PagedCache` cannot store, and a
-            draft with another vocabulary or that wants to see features.
+            draft with another vocabulary or that wants to see features; for adapters as
+            `lora.AdaptedModel`, and a max_adapters without any.
     Source: Yu et al. 2022, Orca (OSDI'22), sec. 3; Kwon et al. 2023, arXiv:2309.06180, sec. 4.5
-            (recomputation), 4.4 (shared prompts); vLLM for priorities
+            (recomputation), 4.4 (shared prompts); vLLM for priorities, and for max_adapters (its
+            max_loras)
 
     >>> from firsttoken.llama import load_model
     >>> engine = Engine(load_model("draft"), n_blocks=8, max_batch=2)
@@ -182,6 +194,8 @@ class Engine:
         max_waiting: int | None = None,
         draft: Model | Draft | None = None,
         gamma: int | Callable[[int], int] = 4,
+        adapters: Mapping[str, Adapter] | None = None,
+        max_adapters: int | None = None,
     ) -> None:
         self.model, self.tokenizer, self.on_step = model, tokenizer, on_step
         self.max_batch = check_count("max_batch", max_batch, at_least=1)
@@ -193,6 +207,17 @@ class Engine:
             self.max_waiting = check_count("max_waiting", max_waiting, at_least=1)
         self.gamma = gamma if callable(gamma) else check_count("gamma", gamma)
         self._guessers = None if draft is None else _guessers(draft, model)
+        self.adapters = dict(adapters or {})
+        self._adapted = AdaptedModel(model, self.adapters) if self.adapters else None
+        # The pool knows a text by its tokens; those of each adapter get numbers of their own.
+        self._first_ids = {
+            name: i * model.arch.vocab_size for i, name in enumerate([None, *self.adapters])
+        }
+        self.max_adapters = max_adapters
+        if max_adapters is not None:
+            self.max_adapters = check_count("max_adapters", max_adapters, at_least=1)
+            if not self.adapters:
+                raise ValueError(f"max_adapters {max_adapters} needs adapters, got none")
         self.hook_errors: deque[Exception] = deque(maxlen=100)
         self.pool = BlockPool(n_blocks, block_size, prefix_caching)
         self._cache = PagedCache(model.arch, self.pool)
@@ -239,11 +264,12 @@ class Engine:
 
         A lower `priority` goes first. Where it is not done within `deadline_s`, it ends with what
         it has, before the next step. `logprobs` is how many of the likeliest tokens are told beside
-        each token; None tells nothing. A callback may submit and abort, but not call `step`.
+        each token; None tells nothing. `adapter` names one of the engine's; None is the base. A
+        callback may submit and abort, but not call `step`.
 
         Units:  seconds from now
         Raises: ValueError as `generate`, for a text that may grow beyond the whole pool (nothing
-                could make room for it), or an option out of range; QueueFull.
+                could make room for it), an unknown adapter, or an option out of range; QueueFull.
         """
         listen = None if on_token is None else lambda _, token: on_token(token)
         options = ignore_eos, constraint, close_in_time
@@ -279,8 +305,9 @@ class Engine:
         Raises: as `submit`, and ValueError for an n below 1 or more than may wait.
         """
         check_count("n", n, at_least=1)
-        if adapter is not None:
-            raise ValueError(f"adapter must be None: the engine has no adapters; got {adapter!r}")
+        if adapter not in self._first_ids:
+            known = ", ".join(map(repr, self.adapters)) or "the engine has no adapters"
+            raise ValueError(f"adapter {adapter!r} is unknown, expected None or one of: {known}")
         if not isinstance(priority, Integral) or isinstance(priority, bool):
             raise ValueError(f"priority must be a whole number, got {priority!r}")
         if deadline_s is not None and not (isinstance(deadline_s, Real) and deadline_s > 0):
@@ -309,7 +336,7 @@ class Engine:
             n_prompt = len(text.ids)
             entry = _Entry(
                 self._counts["submitted"],
-                *(text, listen, int(priority), ends_s, logprobs, siblings, n_prompt),
+                *(text, listen, adapter, int(priority), ends_s, logprobs, siblings, n_prompt),
             )
             siblings.append(entry)
             insort(self._waiting, entry, key=lambda e: e.place)
@@ -447,7 +474,7 @@ class Engine:
         gamma = max((len(entry.guesses.tokens) for entry in guessing), default=0)
         n_before = [len(entry.text.ids) for entry in guessing]
         # In the order in which they got their blocks: a reused one may be filled in this pass.
-        logits = self.model.forward_ragged(news, [entry.sequence for entry in batch])
+        logits = self._logits(news, batch)
         # Noted now: a callback may abort, and then the pool has forgotten.
         self._attended = {entry.id: entry.sequence.length for entry in batch}
         self._n_new = {request_id: n_new for request_id, n_new, _ in sizes}
@@ -476,6 +503,13 @@ class Engine:
         for entry in batch:
             if entry.text.finish_reason is not None and entry.id in self._running:
                 self._leave(entry)
+
+    def _logits(self, news: list[list[int]], batch: list[_Entry]) -> list[Array]:
+        """Return the logits behind the new tokens of each request, with its adapter."""
+        sequences = [entry.sequence for entry in batch]
+        if self._adapted is None:
+            return self.model.forward_ragged(news, sequences)
+        return self._adapted.forward_ragged(news, sequences, [entry.adapter for entry in batch])
 
     def _leave(self, entry: _Entry) -> None:
         """Let a request that runs go, with its answer."""
@@ -583,21 +617,37 @@ class Engine:
         self._running = {entry.id: entry for entry in in_order}  # the order of the pass
         for entry in in_order:
             left -= self._give(entry, left)
-        while self._waiting and left > 0 and len(self._running) < self.max_batch:
-            entry = self._waiting[0]
+        nth = 0  # in the line: who waits for an adapter's turn is passed over
+        while nth < len(self._waiting) and left > 0 and len(self._running) < self.max_batch:
+            entry = self._waiting[nth]
+            if not self._has_turn(entry.adapter):
+                nth += 1
+                continue
             n_cached = self._join(entry)
             if n_cached is None:
                 return
-            self._running[entry.id] = self._waiting.pop(0)
+            self._running[entry.id] = self._waiting.pop(nth)
             entry.n_text = len(entry.text.ids)
             n_given = self._give(entry, left)
             entry.sequence = self._cache.sequence(entry.id, n_cached)
             left -= max(1, n_given)  # of a text that is cached whole, the last is read again
             self._count(cached_tokens=entry.sequence.length)
 
+    def _has_turn(self, adapter: str | None) -> bool:
+        """Say whether a request with this adapter may run beside those that do."""
+        if adapter is None or self.max_adapters is None:
+            return True
+        present = {entry.adapter for entry in self._running.values()} - {None}
+        return len(present | {adapter}) <= self.max_adapters
+
+    def _ids(self, entry: _Entry) -> list[int]:
+        """Return a request's text as the pool knows it: with another adapter it is another text."""
+        first = self._first_ids[entry.adapter]
+        return [first + token for token in entry.text.ids]
+
     def _join(self, entry: _Entry) -> int | None:
         """Give a request what the pool holds of its text; None: there is no room for the rest."""
-        ids, sibling = entry.text.ids, self._reader(entry)
+        ids, sibling = self._ids(entry), self._reader(entry)
         # Hold what is there, so that it does not count as free for the rest.
         if sibling is not None:
             n_cached = entry.n_prompt
@@ -627,10 +677,10 @@ class Engine:
     def _give(self, entry: _Entry, left: float) -> int:
         """Hand the pool a request's next tokens, as many as are left; return how many."""
         wanted = [*entry.text.ids, *entry.guesses.tokens]
-        start = self.pool.n_tokens(entry.id)
+        start, first = self.pool.n_tokens(entry.id), self._first_ids[entry.adapter]
         end = int(min(len(wanted), start + left))  # without a budget infinity is left
         for token in wanted[start:end]:
-            shared = self.pool.append(entry.id, token)
+            shared = self.pool.append(entry.id, first + token)
             if shared is not None:
                 self._cache.copy(*shared)
         return end - start
