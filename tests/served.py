@@ -13,6 +13,7 @@ from firsttoken.architectures import Architecture
 from firsttoken.engine import Engine
 from firsttoken.kv_cache import KVCache
 from firsttoken.server.app import ServerSettings, create_app
+from firsttoken.server.protocol import uvicorn_config
 from firsttoken.tokenizer import tokenizer
 
 WORDS = tokenizer()
@@ -56,7 +57,9 @@ class ExactModel:
 class Served:
     """A running server: its engine, its address, and how to ask it by hand."""
 
-    def __init__(self, model=None, settings: ServerSettings | None = None, **options):
+    def __init__(
+        self, model=None, settings: ServerSettings | None = None, idle_s: float = 30, **options
+    ):
         self.model = ExactModel() if model is None else model
         options = {"n_blocks": 512, "max_batch": 8, "prefix_caching": True} | options
         self.engine = Engine(self.model, tokenizer=WORDS, **options)
@@ -66,8 +69,11 @@ class Served:
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        config = uvicorn.Config(
-            self.app, log_level="critical", access_log=False, timeout_graceful_shutdown=5
+        config = uvicorn_config(
+            self.app,
+            log_level="critical",
+            timeout_keep_alive=idle_s,
+            timeout_graceful_shutdown=5,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],))

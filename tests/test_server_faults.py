@@ -19,6 +19,7 @@ import pytest
 from firsttoken.generate import generate
 from firsttoken.sampling import SamplingParams
 from firsttoken.server.app import ServerSettings
+from firsttoken.server.protocol import MAX_HEAD_BYTES
 from firsttoken.server.runner import EngineDown
 from served import NAME, WORDS, ExactModel, Served, eventually
 
@@ -167,6 +168,71 @@ def test_half_open_connections_hold_nobody_up():
             assert answers(served)
         for connection in idle:
             connection.close()
+
+
+@pytest.mark.parametrize("drips", [False, True])
+@pytest.mark.parametrize("when", ["new", "head", "behind an answer", "body behind an answer"])
+def test_a_connection_without_a_request_is_closed_in_time(when, drips):
+    """Whether nothing came, or half of something, and whether more comes in drops."""
+    head = b"POST /v1/comp"
+    with Served(idle_s=0.3) as served, served.connect() as connection:
+        if when == "head":
+            connection.sendall(head)
+        elif when == "behind an answer":
+            connection.sendall(raw({"prompt": "b", "max_tokens": 3}))
+            read_answer(connection)
+            connection.sendall(head)
+        elif when == "body behind an answer":
+            connection.sendall(raw({"prompt": "b" * 1000}, path="nowhere")[:-900])
+            read_answer(connection)
+        start = time.monotonic()
+        connection.settimeout(0.05)
+        while True:
+            try:
+                if drips and when != "new":
+                    connection.sendall(b"x")
+                assert connection.recv(100) == b""
+                break
+            except TimeoutError:
+                assert time.monotonic() - start < 5
+            except ConnectionError:
+                break
+        assert answers(served)
+
+
+def test_who_works_or_waits_for_an_answer_is_not_closed():
+    """The limit is for silence before a request, not for answers that take longer."""
+    with Served(ExactModel(SLOW_S), idle_s=0.1) as served:
+        for stream in (False, True):
+            got = served.post(**LONG | {"max_tokens": 40, "stream": stream})
+            assert got.status_code == 200 and (not stream or "[DONE]" in got.text)
+
+
+def test_a_head_without_end_is_not_kept():
+    with Served() as served, served.connect() as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n")
+        connection.settimeout(0.005)
+        got, n_sent = None, 0
+        while got is None:
+            try:
+                connection.sendall(b"X-More: " + b"x" * 1000 + b"\r\n")
+                n_sent += 1010
+                got = connection.recv(1000)
+            except TimeoutError:
+                assert n_sent < 2 * MAX_HEAD_BYTES
+            except ConnectionError:
+                break
+        assert got is None or b" 400 " in got
+        whole = raw({"prompt": "a " * 100_000})  # a body may be longer than a head
+        with served.connect() as other:
+            other.sendall(whole)
+            assert b" 400 " in other.recv(100) and len(whole) > MAX_HEAD_BYTES
+        with served.connect() as other:  # as may one that is not read, behind its answer
+            other.sendall(raw({"prompt": "a " * 100_000}, path="nowhere") + raw({"prompt": "b"}))
+            assert b"not_found" in read_until(other, b"}}") and b'"usage"' in read_until(
+                other, b"}}"
+            )
+        assert answers(served)
 
 
 def test_a_body_that_never_comes_is_not_waited_for():
@@ -330,9 +396,15 @@ def test_a_full_queue_says_when_to_come_again():
         got = served.post(prompt="a")
         assert got.status_code == 429 and 1 <= int(got.headers["Retry-After"]) <= 60
         assert got.json()["error"]["code"] == "queue_full"
+        # More than may ever wait is no matter of time.
+        got = served.post(prompt=["a", "b"], n=2)
+        assert got.status_code == 400 and got.json()["error"]["param"] == "n"
         # Of a request for several answers none stays in the queue.
-        assert served.post(prompt=["a", "b"], n=2).status_code == 429
-        assert served.engine.stats.waiting <= 2
+        connections.pop().close()
+        eventually(lambda: served.engine.stats.waiting == 1)
+        for several in ({"prompt": "a", "n": 2}, {"prompt": ["a", "b"]}):
+            assert served.post(**several).status_code == 429
+            assert served.engine.stats.waiting == 1
         for connection in connections:
             with connection:
                 read_until(connection, b'"usage"')
@@ -362,7 +434,60 @@ def test_a_client_that_retries_gets_through():
             assert text == generate(ExactModel(), ids, params, tokenizer=WORDS).text
 
 
+def test_a_lower_priority_goes_first():
+    with Served(ExactModel(SLOW_S), max_batch=1) as served:
+        done = []
+
+        def ask(name, **fields):
+            assert served.post(**LONG | fields).status_code == 200
+            done.append(name)
+
+        threads = []
+        for name, fields in {
+            "first": {"max_tokens": 40},
+            "later": {"max_tokens": 2, "priority": 1},
+            "sooner": {"max_tokens": 2, "priority": -1},
+        }.items():
+            threads.append(threading.Thread(target=ask, args=[name], kwargs=fields))
+            threads[-1].start()
+            eventually(lambda: served.engine.stats.submitted == len(threads))
+            eventually(lambda: served.engine.stats.running)
+        for thread in threads:
+            thread.join()
+        # Who is less urgent makes room only where blocks are missing.
+        assert done == ["first", "sooner", "later"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_deadline_ends_an_answer_with_what_there_is(slow, stream):
+    got = slow.post(**LONG | {"deadline_s": 0.1, "stream": stream})
+    assert got.status_code == 200 and '"finish_reason":"abort"' in got.text
+    assert slow.engine.stats.expired == 1 and 0 < slow.engine.stats.new_tokens < 400
+
+
+def test_logprobs_come_with_their_tokens(slow):
+    with openai.OpenAI(base_url=f"{slow.url}/v1", api_key="-", max_retries=0) as client:
+        stream = client.completions.create(
+            model=NAME, prompt="a", max_tokens=60, stream=True, logprobs=2, seed=1
+        )
+        assert len(next(stream).choices[0].logprobs.tokens) == 1
+        assert slow.engine.stats.running == 1
+        told = [chunk.choices[0].logprobs for chunk in stream]
+    assert [len(each.tokens) for each in told if each is not None][:-1] == [1] * (len(told) - 2)
+
+
 # Answers that fail, and the engine that dies.
+
+
+def test_a_hook_that_fails_is_said_in_the_log(caplog):
+    def fail(record):
+        raise ArithmeticError("no count")
+
+    with Served() as served:
+        served.runner.on_step = fail
+        assert answers(served)
+        eventually(lambda: served.idle)
+        assert "no count" in caplog.text and served.get("/health").status_code == 200
 
 
 @pytest.mark.parametrize("stream", [False, True])

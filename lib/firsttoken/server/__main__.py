@@ -10,6 +10,7 @@ import uvicorn
 from firsttoken.engine import Engine
 from firsttoken.llama import load_model
 from firsttoken.server.app import ServerSettings, create_app
+from firsttoken.server.protocol import uvicorn_config
 from firsttoken.tokenizer import tokenizer
 
 
@@ -35,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     add("--gamma", type=int, default=4, help="guesses per step, with --draft")
     add("--no-prefix-caching", action="store_true")
     add("--max-body-bytes", type=int, default=2**20)
+    add("--idle-s", type=int, default=30, help="how long a connection may stand without a request")
     add("--drain-s", type=int, default=30, help="how long a stop waits for what is under way")
     return made
 
@@ -64,14 +66,15 @@ def main(arguments: list[str] | None = None) -> None:
         print("Anybody who reaches this machine may ask: no --api-key is set.", file=sys.stderr)
     app = create_app(engine, words, settings)
     print(f"Dashboard: http://{options.host}:{options.port}/ . Ctrl-C stops the server.")
-    uvicorn.run(
+    config = uvicorn_config(
         app,
         host=options.host,
         port=options.port,
         log_level="warning",
-        access_log=False,
+        timeout_keep_alive=options.idle_s,
         timeout_graceful_shutdown=options.drain_s,
     )
+    uvicorn.Server(config).run()
 
 
 if __name__ == "__main__":

@@ -50,7 +50,6 @@ class Answers:
         stop = job.asks[0].params.stop
         self._texts = [HeldText(tokenizer, stop) for _ in range(n_answers)]
         self._n_tokens = [0] * n_answers
-        self._unexplained: list[list[int]] = [[] for _ in range(n_answers)]
         self._offsets = [0] * n_answers
         self._n_prompt = sum(len(ask.prompt_ids) for ask in job.asks)
 
@@ -80,9 +79,6 @@ class Answers:
 
     def token(self, index: int, token: int, logprobs: TokenLogprobs | None = None) -> list[bytes]:
         """Return the chunks of one more token: none while its text is held back."""
-        if self._job.logprobs is not None and logprobs is None:
-            self._unexplained[index].append(token)  # they come with the whole answer
-            return []
         self._n_tokens[index] += 1
         text = self._texts[index].push(token)
         told = self._logprobs(index, () if logprobs is None else (logprobs,))
@@ -92,12 +88,10 @@ class Answers:
 
     def end(self, index: int, generation: Answer) -> list[bytes]:
         """Return the chunk that ends an answer, with the text that was held back."""
-        late = zip(self._unexplained[index], generation.logprobs, strict=False)
-        chunks = [chunk for token, p in late for chunk in self.token(index, token, p)]
         text = self._texts[index].finish(generation.text or "")
         reason = FINISH_REASONS[generation.finish_reason]
         said: dict[str, Any] = self._said(text) if text or not self._chat else {}
-        return [*chunks, self._chunk(index, said, None, reason)]
+        return [self._chunk(index, said, None, reason)]
 
     def close(self) -> list[bytes]:
         """Return what a stream ends with: the usage, if it is wanted, and the mark of the end."""

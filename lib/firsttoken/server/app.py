@@ -37,7 +37,8 @@ class ServerSettings:
 
     `name` is the model's, under which it is asked for. With an `api_key`, /v1/ answers only those
     who send it. A body may have `max_body_bytes` and take `body_timeout_s` to come, and a client
-    may take `write_timeout_s` to read a piece of its answer. One request may ask for `max_answers`.
+    may take `write_timeout_s` to read a piece of its answer. One request may ask for `max_answers`,
+    or as many as may wait.
     """
 
     name: str = "first-token"
@@ -100,7 +101,8 @@ class Api:
             settings.name,
             self._adapters,
             pool.n_blocks * pool.block_size,
-            settings.max_answers,
+            # More could never wait at once, however often the client came again.
+            min(settings.max_answers, engine.max_waiting or settings.max_answers),
         )
         self._page = (files("firsttoken.server") / "dashboard.html").read_text("utf-8")
 

@@ -48,7 +48,7 @@ class Counters:
             "vllm:prompt_tokens_total", "Tokens of the prompts of finished answers."
         )
         self._step_tokens = self._histogram(
-            "vllm:iteration_tokens_total", "Tokens per step of the engine.", _TOKENS
+            "vllm:iteration_tokens_total", "Tokens per step: read of prompts, or new.", _TOKENS
         )
         self._n_prompt = self._histogram(
             "vllm:request_prompt_tokens", "Tokens per prompt.", _TOKENS
@@ -99,8 +99,8 @@ class Counters:
 
     def step(self, record: StepRecord) -> None:
         """Count a step of the engine."""
-        n_new = sum(new for _, new, _ in record.prefills) + len(record.decodes)
-        self._step_tokens.observe(n_new + record.gamma * len(record.kept))
+        n_read = sum(new for _, new, _ in record.prefills)
+        self._step_tokens.observe(n_read + len(record.decodes) + sum(record.kept))
 
     def finished(self, done: Finished, ask: Ask) -> None:
         """Count an answer that came to its end."""
@@ -204,10 +204,10 @@ class _EngineState(Collector):
             ),
             "vllm:prefix_cache_hits": ("Tokens found there.", stats.cached_tokens),
             "vllm:spec_decode_num_drafts": ("Drafts.", runner.n_drafts),
-            "vllm:spec_decode_num_draft_tokens": ("Drafted tokens.", runner.draft_tokens),
+            "vllm:spec_decode_num_draft_tokens": ("Drafted tokens.", stats.drafted_tokens),
             "vllm:spec_decode_num_accepted_tokens": (
                 "Drafted tokens that were accepted.",
-                runner.accepted_tokens,
+                stats.accepted_tokens,
             ),
         }
         for name, (what, value) in gauges.items():

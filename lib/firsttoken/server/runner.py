@@ -6,10 +6,11 @@ Where there is nothing to do it sleeps until it is woken.
 """
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from firsttoken.batching import StepRecord
@@ -17,6 +18,8 @@ from firsttoken.constrained import Constraint
 from firsttoken.engine import Answer, Engine, TokenLogprobs
 from firsttoken.metrics import RequestTrace
 from firsttoken.sampling import SamplingParams
+
+_log = logging.getLogger("firsttoken.server")
 
 
 class EngineDown(Exception):
@@ -124,8 +127,7 @@ class Runner:
 
     `stats` is what the engine said of itself after its last step. `error` is what has ended the
     thread, None while all is well. The runner takes the place of the engine's `on_step`; its own
-    is called in its stead. Tokens are counted from the start: `prefilled_tokens` read of prompts,
-    `draft_tokens` of `n_drafts` drafts, `accepted_tokens` among them.
+    is called in its stead. Counted from the start: `prefilled_tokens` read of prompts, `n_drafts`.
     """
 
     def __init__(self, engine: Engine):
@@ -133,7 +135,7 @@ class Runner:
         self.error: BaseException | None = None
         engine.on_step = self._note_step
         self.on_step: Callable[[StepRecord], object] = lambda record: None
-        self.prefilled_tokens = self.n_drafts = self.draft_tokens = self.accepted_tokens = 0
+        self.prefilled_tokens = self.n_drafts = 0
         self._commands: deque[tuple[Callable[[Flight], None], Flight]] = deque()
         self._changed = threading.Condition()  # guards commands, closing, error
         self._closing = False
@@ -232,25 +234,24 @@ class Runner:
             self._news.append((flight, None))
 
     def _submit_ask(self, flight: Flight, ask: Ask, first: int) -> Sequence[int]:
-        def listener(index: int) -> Callable[[int], object]:
-            return lambda token: self._news.append((flight, TokenNews(index, token)))
+        def listen(i: int, token: int) -> None:
+            told = None if ask.logprobs is None else self.engine.told(ids[i])[-1]
+            self._news.append((flight, TokenNews(first + i, token, told)))
 
-        seed = ask.params.seed
-        return [
-            self.engine.submit(
-                ask.prompt_ids,
-                replace(ask.params, seed=None if seed is None else seed + i),
-                listener(first + i) if ask.stream else None,
-                ask.ignore_eos,
-                ask.constraint,
-                ask.constraint is not None,
-                adapter=ask.adapter,
-                priority=ask.priority,
-                deadline_s=ask.deadline_s,
-                logprobs=ask.logprobs,
-            )
-            for i in range(ask.n)
-        ]
+        ids = self.engine.submit_many(
+            ask.prompt_ids,
+            ask.params,
+            ask.n,
+            listen if ask.stream else None,
+            ask.ignore_eos,
+            ask.constraint,
+            ask.constraint is not None,
+            adapter=ask.adapter,
+            priority=ask.priority,
+            deadline_s=ask.deadline_s,
+            logprobs=ask.logprobs,
+        )
+        return ids
 
     def _abort(self, flight: Flight) -> None:
         for request_id in list(flight.ids):
@@ -274,12 +275,12 @@ class Runner:
             self._started.setdefault(request_id, record.start_s)
             self.prefilled_tokens += new
         self.n_drafts += len(record.kept)
-        self.draft_tokens += record.gamma * len(record.kept)
-        self.accepted_tokens += sum(record.kept)
         self.on_step(record)
 
     def _tell(self) -> None:
         """Hand the news to the event loop: one call for all of them."""
+        while self.engine.hook_errors:
+            _log.error("a hook of the engine failed: %r", self.engine.hook_errors.popleft())
         news, self._news = self._news, []
         self.stats = self.engine.stats
         if news:

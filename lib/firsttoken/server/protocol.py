@@ -1,0 +1,66 @@
+"""What uvicorn does not limit: how long, and how many bytes, a request may take to begin."""
+
+import asyncio
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MAX_HEAD_BYTES = 2**16
+
+
+class BoundedHead(HttpToolsProtocol):
+    """One connection, closed when it takes too long to begin a request, or its head is too long.
+
+    uvicorn closes a connection on which nothing comes after an answer. It waits for ever where
+    nothing ever came, where a head begins and does not end, and where a body comes in drops behind
+    its answer. Here `timeout_keep_alive` bounds all of these, from their first byte.
+    """
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self._late: asyncio.TimerHandle | None = None
+        self._n_head = 0  # bytes of a head that has not ended
+        self._in_body = self._head_ended = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def on_headers_complete(self) -> None:
+        self._n_head, self._in_body, self._head_ended = 0, True, True
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        super().on_message_complete()
+
+    def data_received(self, data: bytes) -> None:
+        self._head_ended = False
+        super().data_received(data)
+        if not (self._in_body or self._head_ended):
+            self._n_head += len(data)
+        if self._n_head > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response(f"The head of a request has more than {MAX_HEAD_BYTES} bytes.")
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._unwatch()
+        elif self._late is None:
+            self._watch()
+
+    def _watch(self) -> None:
+        self._late = self.loop.call_later(self.timeout_keep_alive, self.transport.close)
+
+    def _unwatch(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
+def uvicorn_config(app: ASGIApp, **options: Any) -> uvicorn.Config:
+    """Return how uvicorn runs the application, with more options of its own."""
+    return uvicorn.Config(app, http=BoundedHead, ws="none", access_log=False, **options)
