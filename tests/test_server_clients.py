@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from firsttoken.constrained import Constraint, Json, Regex
 from firsttoken.generate import generate
 from firsttoken.llama import load_model
+from firsttoken.lora import Adapter, merge_adapter
 from firsttoken.metrics import summarize
 from firsttoken.sampling import SamplingParams
 from firsttoken.server.app import ServerSettings
@@ -361,6 +362,45 @@ def test_the_shipped_model_answers(client):
                 tokenizer=WORDS,
             )
             assert complete(own, PROMPT, options, max_tokens=24).choices[0].text == want.text
+
+
+# Adapters.
+
+
+def random_adapter(seed: int) -> Adapter:
+    """Return a change of the draft model that is large enough to change what it says."""
+    draw, d = np.random.default_rng(seed), load_model("draft").arch.d_model
+    pairs = {(0, "o_proj"): (draw.normal(size=(2, d)), draw.normal(size=(d, 2)) / 4)}
+    return Adapter(2, 2.0, pairs)
+
+
+def test_adapters_are_models_of_their_own_beside_the_base():
+    """Asked at once, each says what the merged model says alone, and the base stays the base."""
+    base, made = load_model("draft"), {"loud": random_adapter(1), "soft/one": random_adapter(2)}
+    models = {NAME: base} | {name: merge_adapter(base, a) for name, a in made.items()}
+    ids = WORDS.encode_document(PROMPT)
+    params = SamplingParams(temperature=0.0, max_tokens=12)
+    wants = {name: generate(m, ids, params, tokenizer=WORDS).text for name, m in models.items()}
+    assert len(set(wants.values())) == 3
+
+    async def main():
+        async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none") as own:
+            cards = {card.id: card async for card in own.models.list()}
+            assert list(cards) == list(wants)
+            assert [card.parent for card in cards.values()] == [None, NAME, NAME]
+            assert (await own.models.retrieve("soft/one")).id == "soft/one"
+            asks = [
+                own.completions.create(model=name, prompt=PROMPT, temperature=0, max_tokens=12)
+                for name in [*wants, *wants]
+            ]
+            for got, name in zip(await asyncio.gather(*asks), [*wants, *wants], strict=True):
+                assert got.model == name and got.choices[0].text == wants[name]
+            with pytest.raises(openai.NotFoundError, match="loud, soft/one"):
+                await own.completions.create(model="quiet", prompt=PROMPT)
+
+    with Served(base, adapters=made) as served:
+        asyncio.run(main())
+        eventually(lambda: served.idle)
 
 
 # Models, keys, errors.

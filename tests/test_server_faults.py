@@ -13,11 +13,15 @@ import time
 from dataclasses import replace
 
 import httpx
+import numpy as np
 import openai
 import pytest
 
 from firsttoken.generate import generate
+from firsttoken.llama import load_model
+from firsttoken.lora import Adapter, save_adapter
 from firsttoken.sampling import SamplingParams
+from firsttoken.server.__main__ import main as server_main
 from firsttoken.server.app import ServerSettings
 from firsttoken.server.protocol import MAX_HEAD_BYTES
 from firsttoken.server.runner import EngineDown
@@ -622,6 +626,41 @@ def metrics_lines(url):
     for line in httpx.get(f"{url}/metrics").text.splitlines():
         if line.startswith("vllm:num_requests_running"):
             yield "running " + line.split()[-1]
+
+
+def test_the_command_line_names_adapters(tmp_path):
+    arch = load_model("draft").arch
+    pairs = {(0, "o_proj"): (np.ones((1, arch.d_model)), np.ones((arch.d_model, 1)))}
+    save_adapter(Adapter(1, 1.0, pairs), tmp_path / "made")
+    program, url = start(
+        "--adapter", f"one={tmp_path / 'made'}", "--adapter", f"two={tmp_path}/made"
+    )
+    try:
+        cards = httpx.get(f"{url}/v1/models").json()["data"]
+        assert [card["id"] for card in cards] == [NAME, "one", "two"]
+        fields = {"model": "two", "prompt": "a", "max_tokens": 2}
+        assert httpx.post(f"{url}/v1/completions", json=fields).json()["model"] == "two"
+    finally:
+        program.terminate()
+        program.communicate(timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--adapter", "missing"], "path_or_name must be"),
+        (["--adapter", f"{NAME}=x"], "a name of its own"),
+        (["--adapter", "=x"], "a name of its own"),
+        (["--n-blocks", "0"], "n_blocks must be"),
+        (["--max-adapters", "2"], "needs adapters"),
+        (["--model", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_wrong_options_are_said_in_one_line(capsys, options, message):
+    with pytest.raises(SystemExit) as stopped:
+        server_main(["--port", "0", *options])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_taken_port_is_said_in_one_line():

@@ -4,11 +4,13 @@ import argparse
 import os
 import socket
 import sys
+from collections.abc import Sequence
 
 import uvicorn
 
 from firsttoken.engine import Engine
 from firsttoken.llama import load_model
+from firsttoken.lora import Adapter, load_adapter
 from firsttoken.server.app import ServerSettings, create_app
 from firsttoken.server.protocol import uvicorn_config
 from firsttoken.tokenizer import tokenizer
@@ -33,6 +35,14 @@ def parser() -> argparse.ArgumentParser:
     add("--token-budget", type=int, default=256, help="most tokens per step (0: no limit)")
     add("--max-waiting", type=int, default=256, help="most requests in the queue")
     add("--draft", help="guess with this model first: draft, or a directory")
+    add(
+        "--adapter",
+        action="append",
+        default=[],
+        metavar="NAME=DIR",
+        help="a LoRA adapter that clients ask for by NAME; a shipped one needs no DIR; repeatable",
+    )
+    add("--max-adapters", type=int, help="most different adapters that run at once")
     add("--gamma", type=int, default=4, help="guesses per step, with --draft")
     add("--no-prefix-caching", action="store_true")
     add("--max-body-bytes", type=int, default=2**20)
@@ -41,26 +51,46 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def adapters(named: Sequence[str], base: str) -> dict[str, Adapter]:
+    """Return the adapters that the command line names.
+
+    Raises: ValueError for a name that is given twice, or is that of the base.
+    """
+    found: dict[str, Adapter] = {}
+    for text in named:
+        name, _, folder = text.partition("=")
+        if not name or name == base or name in found:
+            raise ValueError(f"--adapter {text}: expected a name of its own")
+        found[name] = load_adapter(folder or name)
+    return found
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Serve until a signal comes; then finish what is under way."""
-    options = parser().parse_args(arguments)
+    read = parser()
+    options = read.parse_args(arguments)
     try:
         socket.create_server((options.host, options.port)).close()
     except OSError as error:
         sys.exit(f"cannot listen to {options.host}, port {options.port}: {error.strerror}")
-    words = tokenizer(options.tokenizer)
-    engine = Engine(
-        load_model(options.model, options.backend),
-        options.n_blocks,
-        options.block_size,
-        options.max_batch,
-        options.token_budget or None,
-        prefix_caching=not options.no_prefix_caching,
-        tokenizer=words,
-        max_waiting=options.max_waiting,
-        draft=None if options.draft is None else load_model(options.draft, options.backend),
-        gamma=options.gamma,
-    )
+    try:
+        words = tokenizer(options.tokenizer)
+        engine = Engine(
+            load_model(options.model, options.backend),
+            options.n_blocks,
+            options.block_size,
+            options.max_batch,
+            options.token_budget or None,
+            prefix_caching=not options.no_prefix_caching,
+            tokenizer=words,
+            max_waiting=options.max_waiting,
+            draft=None if options.draft is None else load_model(options.draft, options.backend),
+            gamma=options.gamma,
+            adapters=adapters(options.adapter, options.served_model_name),
+            max_adapters=options.max_adapters,
+        )
+    except ValueError as error:
+        read.error(str(error))
     settings = ServerSettings(options.served_model_name, options.api_key, options.max_body_bytes)
     if options.host not in ("127.0.0.1", "::1", "localhost") and options.api_key is None:
         print("Anybody who reaches this machine may ask: no --api-key is set.", file=sys.stderr)

@@ -94,7 +94,7 @@ class Api:
         self.runner = Runner(engine)
         self.counters = Counters(self.runner, settings.name)
         pool = engine.pool
-        self._adapters = tuple(getattr(engine, "adapters", None) or ())
+        self._adapters = tuple(engine.adapters)
         self._translator = Translator(
             engine.model,
             tokenizer,
