@@ -1,11 +1,12 @@
-"""The server under load: what HTTP costs, whose clocks agree, and a minute of two hundred clients.
+"""The server under load: what HTTP costs, whose clocks agree, what the simulator foresaw, a crowd.
 
     python benchmarks/server.py          # prints tables, writes data/measured/server.json
     python benchmarks/server.py --quick  # seconds; writes nothing unless told where
     python benchmarks/server.py --guidellm /elsewhere/bin/guidellm    # a public load generator, too
 
 The server is a process of its own, and so are its clients: this one. The engine alone runs here,
-with the same requests, while the server is idle; the two take turns.
+with the same requests, while the server is idle; the two take turns. The simulator gets the costs
+of the engine's steps, which are measured here, too, and knows nothing of HTTP.
 """
 
 import argparse
@@ -31,7 +32,9 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from firsttoken.batching import Request, simulate
 from firsttoken.engine import Engine, decision_margins
+from firsttoken.engine_cost import MeasuredCost, measure_cost
 from firsttoken.generate import generate
 from firsttoken.llama import load_model
 from firsttoken.metrics import RequestTrace, summarize
@@ -42,7 +45,13 @@ from firsttoken.tokenizer import tokenizer
 
 MEASURED_CODE = code_digest(
     [
+        "lib/firsttoken/batching.py",
         "lib/firsttoken/engine.py",
+        "lib/firsttoken/engine_cost.py",
+        "lib/firsttoken/generate.py",
+        "lib/firsttoken/llama.py",
+        "lib/firsttoken/metrics.py",
+        "lib/firsttoken/sampling.py",
         "lib/firsttoken/server/__init__.py",
         "lib/firsttoken/server/__main__.py",
         "lib/firsttoken/server/answers.py",
@@ -51,6 +60,7 @@ MEASURED_CODE = code_digest(
         "lib/firsttoken/server/counters.py",
         "lib/firsttoken/server/errors.py",
         "lib/firsttoken/server/json_schema.py",
+        "lib/firsttoken/server/protocol.py",
         "lib/firsttoken/server/runner.py",
         "lib/firsttoken/server/schema.py",
         "lib/firsttoken/server/text.py",
@@ -59,6 +69,7 @@ MEASURED_CODE = code_digest(
 )
 
 SEED, NAME, CONCURRENCY, N_PROMPT, N_OUTPUT = 0, "first-token", 8, 128, 64
+MAX_BATCH, TOKEN_BUDGET = 16, 256
 N_REQUESTS, ROUNDS, MINUTE_S, N_CLIENTS = 96, 5, 60.0, 200
 QUICK = {"n_requests": 16, "rounds": 1, "seconds": 3.0, "n_clients": 20}
 # What all clients of the first part ask for: a fixed length, greedily.
@@ -249,6 +260,33 @@ def compare(port: int, engine: Engine, n_requests: int, rounds: int) -> dict[str
     return {"rounds": rows, "answers": rounds * n_requests, "unlike": unlike}
 
 
+def measured_cost() -> MeasuredCost:
+    """Return what the steps of an engine in a thread cost, at the sizes of this load."""
+    with ThreadPoolExecutor(1) as thread:
+        sizes = CONCURRENCY, TOKEN_BUDGET, N_PROMPT, N_OUTPUT
+        return thread.submit(measure_cost, load_model(), *sizes).result()
+
+
+def predict(cost: MeasuredCost, n_requests: int) -> dict[str, float]:
+    """Return what the simulator says of CONCURRENCY clients, each with one request at a time.
+
+    When a request comes depends on when an answer ends: so the trace is simulated again and again,
+    until requests come right behind the answers. By then the engine's next step has begun.
+    """
+    arrivals, before = [0.0] * n_requests, None
+    while arrivals != before:
+        requests = [Request(arrival_s, N_PROMPT, N_OUTPUT) for arrival_s in arrivals]
+        traces = simulate(requests, "chunked", cost, max_batch=MAX_BATCH, token_budget=TOKEN_BUDGET)
+        ends = sorted(trace.token_times_s[-1] for trace in traces)
+        later = [end_s + 1e-6 for end_s in ends[: n_requests - CONCURRENCY]]
+        arrivals, before = [0.0] * CONCURRENCY + later, arrivals
+    return {
+        "ttft_s": statistics.fmean(trace.ttft for trace in traces),
+        "tpot_s": statistics.fmean(trace.tpot or 0.0 for trace in traces),
+        "tokens_per_s": n_requests * N_OUTPUT / ends[-1],
+    }
+
+
 @dataclass
 class Tally:
     """What became of the requests of the crowd."""
@@ -410,6 +448,24 @@ def running_server(*options: str) -> Iterator[tuple[int, int]]:
         server.wait(60)
 
 
+def measurements(report: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Return what each load generator saw, under the names of the prediction."""
+    rounds, names = report["overhead"]["rounds"], ("ttft_s", "tpot_s", "tokens_per_s")
+    own = ("client_ttft_s", "client_tpot_s", "http_tokens_per_s")
+    found = {
+        "these clients": {
+            name: statistics.median(row[key] for row in rounds)
+            for name, key in zip(names, own, strict=True)
+        }
+    }
+    if report["guidellm"]:
+        theirs = ("generator_ttft_s", "generator_itl_s", "generator_tokens_per_s")
+        found["guidellm"] = {
+            name: report["guidellm"][key] for name, key in zip(names, theirs, strict=True)
+        }
+    return found
+
+
 def show(report: dict[str, Any]) -> None:
     """Print what was found."""
     for row in report["overhead"]["rounds"]:
@@ -424,6 +480,10 @@ def show(report: dict[str, Any]) -> None:
         for name in ("ttft", "tpot"):
             times = (f"{who} {1e3 * row[f'{who}_{name}_s']:.2f} ms" for who in ("client", "server"))
             print(f"    {name}: {', '.join(times)}")
+    for who, seen in measurements(report).items():
+        ratios = {name: report["prediction"][name] / value for name, value in seen.items()}
+        errors = (f"{name} {100 * (ratio - 1):+.0f} %" for name, ratio in ratios.items())
+        print(f"the simulator against {who}:", ", ".join(errors))
     print({name: v for name, v in report["crowd"].items() if name != "resident_bytes"})
     print("MB resident:", [round(n / 1e6) for n in report["crowd"]["resident_bytes"]])
     if report["guidellm"]:
@@ -453,7 +513,8 @@ def main() -> None:
         "n_output": N_OUTPUT,
     }
     # Every round brings the same texts: no cache may remember them.
-    engine = Engine(load_model(), 512, 16, 16, 256, tokenizer=words)
+    engine = Engine(load_model(), 512, 16, MAX_BATCH, TOKEN_BUDGET, tokenizer=words)
+    report["prediction"] = predict(measured_cost(), sizes["n_requests"])
     with running_server("--no-prefix-caching") as (_, port):
         report["overhead"] = compare(port, engine, sizes["n_requests"], sizes["rounds"])
         report["guidellm"] = (
