@@ -38,7 +38,12 @@ from firsttoken.tokenizer import tokenizer
 
 MODEL = ROOT / "data" / "model"
 MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-OPENINGS = ("import os\n", "class Pool:\n", "def read(path):\n", "# This module\n")
+OPENINGS = (
+    "import os\n",
+    "def read(path):\n",
+    "class Pool:\n    def __init__(self):\n",
+    "for name in names:\n",
+)
 
 
 @dataclass(frozen=True)

@@ -29,17 +29,12 @@ _STACKS = {
     "down": ("down_proj",),
 }
 _PREFIX = "base_model.model."
-# Settings of PEFT that change what an adapter computes, and the values that leave it as it is here.
-_PLAIN = {
-    "bias": ("none",),
-    "use_rslora": (False,),
-    "use_dora": (False,),
-    "fan_in_fan_out": (False,),
-    "rank_pattern": ({},),
-    "alpha_pattern": ({},),
-    "modules_to_save": ([],),
-    "lora_bias": (False,),
-}
+# Settings of PEFT with which an adapter computes something else, or holds more than pairs.
+_OTHER_METHODS = (
+    *("use_rslora", "use_dora", "use_qalora", "use_bdlora", "fan_in_fan_out", "lora_bias"),
+    *("rank_pattern", "alpha_pattern", "layer_replication", "alora_invocation_tokens"),
+    *("modules_to_save", "trainable_token_indices"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +97,7 @@ def load_adapter(path_or_name: str | Path) -> Adapter:
 
     Raises: ValueError that names the file: missing, unreadable, another method than LoRA, a variant
             of it (DoRA, biases, ranks that differ ...), or tensors that belong to no matrix.
-    Source: PEFT 0.18, "Checkpoint format"
+    Source: PEFT 0.21, "Checkpoint format"
 
     >>> load_adapter("capitals").rank
     4
@@ -112,7 +107,7 @@ def load_adapter(path_or_name: str | Path) -> Adapter:
     if not directory.is_dir() and directory.name == str(path_or_name):
         directory = shipped / path_or_name
     if not directory.is_dir():
-        names = sorted(p.name for p in shipped.iterdir() if p.is_dir())
+        names = sorted(p.parent.name for p in shipped.glob("*/adapter_config.json"))
         raise ValueError(
             f"path_or_name must be a directory or one of {', '.join(names)}, got "
             f"{str(path_or_name)!r}"
@@ -124,9 +119,10 @@ def load_adapter(path_or_name: str | Path) -> Adapter:
         raise ValueError(f"{file} cannot be read as JSON: {error}") from None
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":
         raise ValueError(f"{file}: expected an object with peft_type LORA")
-    for name, plain in _PLAIN.items():
-        if config.get(name) and config[name] not in plain:
-            raise ValueError(f"{file}: {name} {config[name]!r} is not supported")
+    other = [name for name in _OTHER_METHODS if config.get(name)]
+    other += ["bias"] * (config.get("bias", "none") != "none")
+    if other:
+        raise ValueError(f"{file}: {other[0]} {config[other[0]]!r} is not supported")
     if not {"r", "lora_alpha"} <= config.keys():
         raise ValueError(f"{file} must say r and lora_alpha")
     found: dict[tuple[int, str], dict[str, Array]] = {}
