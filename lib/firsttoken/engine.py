@@ -17,12 +17,14 @@ from firsttoken.checks import check_count
 from firsttoken.constrained import Constraint
 from firsttoken.continuation import Continuation, Generation
 from firsttoken.generate import Draft, Observer, Proposal
+from firsttoken.llama import Llama
 from firsttoken.lora import AdaptedModel, Adapter
 from firsttoken.metrics import RequestTrace
-from firsttoken.paging import BlockPool, PagedCache, PagedSequence, Usage
-from firsttoken.protocols import Cache, Model, check_tokens
+from firsttoken.paging import BlockPool, PagedBatch, PagedCache, PagedSequence, Usage
+from firsttoken.protocols import Cache, Model, check_tokens, ragged_rows
 from firsttoken.sampling import SamplingParams, draw, next_token_distribution, penalize
 from firsttoken.speculative import Round, verify, verify_greedy
+from firsttoken.threads import blas_threads
 from firsttoken.tokenizer import Tokenizer
 
 Array = np.ndarray
@@ -208,7 +210,8 @@ class Engine:
         self.gamma = gamma if callable(gamma) else check_count("gamma", gamma)
         self._guessers = None if draft is None else _guessers(draft, model)
         self.adapters = dict(adapters or {})
-        self._adapted = AdaptedModel(model, self.adapters) if self.adapters else None
+        self._passing = _PagedLlama(model) if type(model) is Llama else model
+        self._adapted = AdaptedModel(self._passing, self.adapters) if self.adapters else None
         # The pool knows a text by its tokens; those of each adapter get numbers of their own.
         self._first_ids = {
             name: i * model.arch.vocab_size for i, name in enumerate([None, *self.adapters])
@@ -508,7 +511,7 @@ class Engine:
         """Return the logits behind the new tokens of each request, with its adapter."""
         sequences = [entry.sequence for entry in batch]
         if self._adapted is None:
-            return self.model.forward_ragged(news, sequences)
+            return self._passing.forward_ragged(news, sequences)
         return self._adapted.forward_ragged(news, sequences, [entry.adapter for entry in batch])
 
     def _leave(self, entry: _Entry) -> None:
@@ -730,6 +733,32 @@ class Engine:
 
     def _count(self, **more: int) -> None:
         self._counts.update(more)
+
+
+class _PagedLlama(Llama):
+    """A Llama that shares its arrays with another, and lets all sequences of a pass attend at once.
+
+    Alone each of them would ask its cache for keys and values, and attend by itself.
+    """
+
+    def __init__(self, model: Llama) -> None:
+        vars(self).update(vars(model))
+
+    def forward_ragged(
+        self, tokens: Sequence[Sequence[int]], caches: Sequence[Cache]
+    ) -> list[Array]:
+        rows = ragged_rows(self.arch, tokens, caches)
+        sizes = [row.shape[1] for row in rows]
+        batch = PagedBatch(cast(Sequence[PagedSequence], caches), sizes)
+        positions = [self._positions(*pair) for pair in zip(sizes, caches, strict=True)]
+
+        def mix(layer: int, q: Array, k: Array, v: Array) -> Array:
+            return batch.attend(layer, q, k, v, self.windows[layer])
+
+        x = self.embedding[np.concatenate(rows, axis=1)]
+        with blas_threads(self.n_threads):
+            features = self._transform(x, np.concatenate(positions), mix)
+        return np.split(self.logits(features)[0], np.cumsum(sizes)[:-1])
 
 
 def _checked(text: Continuation, logits: Array, guesses: Proposal) -> list[int]:

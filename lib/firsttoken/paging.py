@@ -407,6 +407,10 @@ class PagedSequence:
         n_blocks = len(self.cache.pool.block_table(self.request_id))
         return self.cache.nbytes // self.cache.pool.n_blocks * n_blocks
 
+    @property
+    def _n_tokens(self) -> int:
+        return self.cache.pool.n_tokens(self.request_id)
+
     def append(self, layer: int, k: Array, v: Array) -> None:
         """Store the keys and values (1, K, T, H) of the next tokens of one layer."""
         self._check_layer(layer)
@@ -418,7 +422,7 @@ class PagedSequence:
             )
         start = self._lengths[layer]
         end = start + k.shape[2]
-        n_tokens = self.cache.pool.n_tokens(self.request_id)
+        n_tokens = self._n_tokens
         if end > n_tokens:
             raise ValueError(
                 f"request {self.request_id!r} has {n_tokens} tokens in the pool, {start} of them "
@@ -452,6 +456,130 @@ class PagedSequence:
     def _check_layer(self, layer: int) -> None:
         if not 0 <= layer < len(self._lengths):
             raise ValueError(f"layer must lie in 0 … {len(self._lengths) - 1}, got {layer}")
+
+
+class PagedBatch:
+    """Sequences of one `PagedCache` that store and read in one go what a pass brings of each.
+
+    The new tokens of all lie side by side, sizes[i] of sequences[i]. A layer's keys and values are
+    stored for all first. Then sequences that have equally many new tokens attend together, up to
+    `rows` tokens at a time: their blocks are copied, as many for each as the longest of them has,
+    and what lies beyond the end of a shorter one is hidden. A few large copies and products take
+    the place of many small ones, whose time goes to calls and not to numbers. (Of long prompts each
+    attends by itself: together their scores would not fit a processor's cache.) The result is that
+    of `PagedSequence`s which are asked one by one, up to rounding.
+
+    Shapes: attend(layer, q (1, N, ΣT, H), k, v (1, K, ΣT, H)), result as q
+    Raises: ValueError for no sequences, sequences of several caches, sizes that are not one for
+            each and at least 1, and more tokens than the pool has been given.
+
+    >>> cache = PagedCache(Architecture("toy", 1, 8, 2, 1, 4, 16, 32), BlockPool(4, 2))
+    >>> sequences = [cache.sequence("a", cache.pool.allocate("a", [5, 6, 7]))]
+    >>> batch = PagedBatch(sequences, [3])
+    >>> q, k, v = np.zeros((1, 2, 3, 4)), np.zeros((1, 1, 3, 4)), np.ones((1, 1, 3, 4))
+    >>> batch.attend(0, q, k, v).shape, sequences[0].length
+    ((1, 2, 3, 4), 3)
+    """
+
+    rows = 64
+
+    def __init__(self, sequences: Sequence[PagedSequence], sizes: Sequence[int]) -> None:
+        if not sequences or len(sequences) != len(sizes):
+            raise ValueError(
+                f"{len(sequences)} sequences and {len(sizes)} sizes, expected as many, at least one"
+            )
+        self._cache, self._sequences = sequences[0].cache, list(sequences)
+        if any(sequence.cache is not self._cache for sequence in sequences):
+            raise ValueError("sequences lie in several caches, expected one")
+        n_kv_heads, block_size = self._cache.keys.shape[2:4]
+        heads = np.arange(n_kv_heads)[:, None]
+        self._ends, slots, written, start = [], [], [], 0
+        groups: dict[int, list[tuple[int, int, Array]]] = {}
+        for sequence, size in zip(sequences, sizes, strict=True):
+            size, n_tokens = check_count("sizes", size, at_least=1), sequence._n_tokens
+            end = sequence.length + size
+            if end > n_tokens:
+                raise ValueError(
+                    f"request {sequence.request_id!r} has {n_tokens} tokens in the pool, "
+                    f"{sequence.length} of them computed; {size} more do not fit"
+                )
+            table = np.array(self._cache.pool.block_table(sequence.request_id))
+            positions = np.arange(end - size, end)
+            nth, offsets = np.divmod(positions, block_size)
+            slots.append((table[nth] * n_kv_heads + heads) * block_size + offsets)  # [K, T]
+            written.append(positions >= sequence.n_cached)  # the rest is there already
+            self._ends.append(end)
+            groups.setdefault(size, []).append((start, end, table[: nth[-1] + 1]))
+            start += size
+        self._written = np.concatenate(written)
+        self._slots = np.concatenate(slots, axis=1)[:, self._written]
+        self._groups = [
+            _Group(size, members[i : i + n_together], n_kv_heads, block_size)
+            for size, members in groups.items()
+            for n_together in [max(1, self.rows // size)]
+            for i in range(0, len(members), n_together)
+        ]
+
+    def attend(self, layer: int, q: Array, k: Array, v: Array, window: int | None = None) -> Array:
+        """Store new keys and values of a layer, and return what the queries read in it.
+
+        `window` lets a query see that many positions, itself included.
+        """
+        stored = self._cache.keys[layer], self._cache.values[layer]
+        for place, new in zip(stored, (k, v), strict=True):
+            place.reshape(-1, place.shape[-1])[self._slots] = new[0][:, self._written]
+        for sequence, end in zip(self._sequences, self._ends, strict=True):
+            sequence._lengths[layer] = end
+        mixed = np.empty_like(q)
+        for group in self._groups:
+            mixed[0][:, group.columns] = group.attend(q[0][:, group.columns], *stored, window)
+        return mixed
+
+
+class _Group:
+    """Sequences of a batch with T new tokens each: (start of these, end of the text, table)."""
+
+    def __init__(
+        self, size: int, members: list[tuple[int, int, Array]], n_kv_heads: int, block_size: int
+    ) -> None:
+        starts, ends, tables = zip(*members, strict=True)
+        self.columns = np.array(starts)[:, None] + np.arange(size)  # [B, T], of the batch's tokens
+        self.n_places, n_blocks = max(ends), max(len(table) for table in tables)
+        # Places that a sequence lacks are hidden; they come from its own last block.
+        padded = np.stack([np.pad(table, (0, n_blocks - len(table)), "edge") for table in tables])
+        self.blocks = padded[:, None] * n_kv_heads + np.arange(n_kv_heads)[:, None]  # [B, K, .]
+        self.positions = (
+            np.array(ends)[:, None, None] - size + np.arange(size)[:, None]
+        )  # [B, T, 1]
+        self._hidden: dict[int | None, Array] = {}  # by window: one for all layers
+
+    def hidden(self, window: int | None) -> Array:
+        """Say which places no query may see, [B, T, S]."""
+        if window not in self._hidden:
+            place = np.arange(self.n_places)
+            hidden = place > self.positions
+            if window is not None:
+                hidden |= place <= self.positions - window
+            self._hidden[window] = hidden
+        return self._hidden[window]
+
+    def attend(self, q: Array, keys: Array, values: Array, window: int | None) -> Array:
+        """Attend from q [N, B, T, H] to what a layer holds; the result is like q."""
+        n_heads, batch, n_new, head_dim = q.shape
+        n_kv_heads = keys.shape[1]
+        shape = batch, n_kv_heads, -1, head_dim
+        k, v = (  # [B, K, S, H]; in a block all that belongs to a head lies side by side
+            stored.reshape(-1, *stored.shape[2:])[self.blocks].reshape(shape)[:, :, : self.n_places]
+            for stored in (keys, values)
+        )
+        rows = (q * (1 / math.sqrt(head_dim))).swapaxes(0, 1).reshape(shape)  # [B, K, G·T, H]
+        scores = rows @ k.swapaxes(2, 3)  # [B, K, G·T, S]
+        by_query = scores.reshape(batch, n_heads, n_new, -1)  # a view
+        np.copyto(by_query, -np.inf, where=self.hidden(window)[:, None])
+        scores -= scores.max(axis=-1, keepdims=True)
+        weights = np.exp(scores, out=scores)
+        mixed = (weights @ v) / weights.sum(axis=-1, keepdims=True)
+        return mixed.reshape(batch, n_heads, n_new, head_dim).swapaxes(0, 1)
 
 
 def paged_attention(
