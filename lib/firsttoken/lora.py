@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -197,7 +198,7 @@ def merge_adapter(model: Model, adapter: Adapter) -> Llama:
     merged = copy.copy(base)
     merged.blocks = []
     for layer, block in enumerate(base.blocks):
-        changed = {}
+        changed: dict[str, Any] = {}
         for stack, matrices in _STACKS.items():
             weight = np.array(getattr(block, stack)).T  # a copy, [out, in]
             end = 0
@@ -285,19 +286,16 @@ class AdaptedModel:
         if not rows:
             return self.base
         model = copy.copy(self.base)
-        model.blocks = [
-            replace(
-                block,
-                **{
-                    stack: _AdaptedMatrix(
-                        getattr(block, stack),
-                        [(at, self._pairs[name][layer][stack]) for name, at in rows.items()],
-                    )
-                    for stack in _STACKS
-                },
-            )
-            for layer, block in enumerate(self.base.blocks)
-        ]
+        model.blocks = []
+        for layer, block in enumerate(self.base.blocks):
+            pairs = [(at, self._pairs[name][layer]) for name, at in rows.items()]
+            changed: dict[str, Any] = {
+                stack: _AdaptedMatrix(
+                    getattr(block, stack), [(at, pair[stack]) for at, pair in pairs]
+                )
+                for stack in _STACKS
+            }
+            model.blocks.append(replace(block, **changed))
         return model
 
 

@@ -1,0 +1,176 @@
+"""Sequences of a pass attend together as each would by itself, and store the same."""
+
+import copy
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firsttoken import paging
+from firsttoken.architectures import Architecture
+from firsttoken.attention import attention
+from firsttoken.engine import Engine, _PagedLlama
+from firsttoken.llama import Llama, load_model
+from firsttoken.paging import BlockPool, PagedBatch, PagedCache
+from firsttoken.sampling import SamplingParams
+from test_lora import ARCH as SMALL
+from test_lora import random_weights
+
+TOY = Architecture("toy", 2, 24, 6, 2, 4, 16, 32)
+# How many tokens each sequence has, how many it brings, and whether all that it has was found.
+texts = st.lists(
+    st.tuples(st.integers(0, 13), st.integers(1, 5), st.booleans()), min_size=1, max_size=7
+)
+
+
+def filled(texts, block_size, seed):
+    """Return a cache full of numbers, blocks in no order, and a sequence of it for each text."""
+    rng = np.random.default_rng(seed)
+    pool = BlockPool(7 * 18, block_size)
+    rng.shuffle(pool._empty)
+    cache = PagedCache(TOY, pool)
+    for stored in (cache.keys, cache.values):
+        stored[:] = rng.normal(size=stored.shape)
+    sequences, sizes = [], []
+    for i, (n_before, n_new, found) in enumerate(texts):
+        pool.allocate(i, range(n_before))
+        if found and n_before:  # then its last token is read again, and nothing is written
+            sequences.append(cache.sequence(i, n_before))
+            sizes.append(1)
+            continue
+        sequences.append(cache.sequence(i))
+        for layer in range(TOY.n_layers):
+            k, v = rng.normal(size=(2, 1, 2, n_before, 4)).astype(np.float32)
+            sequences[-1].append(layer, k, v)
+        for token in range(n_new):
+            pool.append(i, token)
+        sizes.append(n_new)
+    return cache, sequences, sizes
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    texts,
+    st.integers(1, 4),
+    st.integers(0, 100),
+    st.sampled_from([None, 1, 3]),
+    st.sampled_from([1, 3, 64]),
+)
+def test_together_is_one_by_one(texts, block_size, seed, window, rows):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PagedBatch, "rows", rows)
+        compare(texts, block_size, seed, window)
+
+
+def compare(texts, block_size, seed, window):
+    """Let a batch attend, and each sequence by itself."""
+    cache, sequences, sizes = filled(texts, block_size, seed)
+    ours = copy.deepcopy(sequences)
+    rng, cuts = np.random.default_rng(seed + 1), np.cumsum(sizes)[:-1]
+    batch = PagedBatch(ours, sizes)
+    for layer in range(TOY.n_layers):
+        q, k, v = (rng.normal(size=(1, n, sum(sizes), 4)).astype(np.float32) for n in (6, 2, 2))
+        together = batch.attend(layer, q, k, v, window)
+        for i, part in enumerate(zip(*(np.split(x, cuts, 2) for x in (q, k, v)), strict=True)):
+            query, new_k, new_v = part
+            sequences[i].append(layer, new_k, new_v)
+            keys, values = sequences[i].keys(layer), sequences[i].values(layer)
+            alone = attention(query, keys, values, window=window)
+            got = np.split(together, cuts, 2)[i]
+            np.testing.assert_allclose(got, alone, atol=1e-5)
+    assert [s.length for s in ours] == [s.length for s in sequences]
+    np.testing.assert_array_equal(ours[0].cache.keys, cache.keys)
+    np.testing.assert_array_equal(ours[0].cache.values, cache.values)
+
+
+def nothing_hidden(self, window):
+    return np.zeros((len(self.positions), self.positions.shape[1], self.n_places), bool)
+
+
+def end_not_hidden(self, window):
+    """What is new is hidden in order, but not what lies beyond a shorter text."""
+    end = self.positions[:, -1:]
+    place = np.arange(self.n_places)
+    return (place > self.positions) & (place <= end)
+
+
+def one_place_less(self, window):
+    return np.arange(self.n_places) >= np.maximum(self.positions, 1)
+
+
+@pytest.mark.parametrize("hidden", [nothing_hidden, end_not_hidden, one_place_less])
+def test_a_wrong_mask_is_noticed(monkeypatch, hidden):
+    monkeypatch.setattr(paging._Group, "hidden", hidden)
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        compare([(9, 3, False), (4, 3, False)], 2, 0, None)
+
+
+def test_what_is_found_is_not_written_again():
+    """Others may hold that block, and read it in this very pass."""
+    cache, sequences, sizes = filled([(4, 1, True), (3, 2, False)], 2, 0)
+    before = cache.keys.copy()
+    q, k, v = np.ones((1, 6, 3, 4)), np.ones((1, 2, 3, 4)), np.ones((1, 2, 3, 4))
+    PagedBatch(sequences, sizes).attend(0, q, k, v)
+    changed = np.argwhere((cache.keys != before).any(axis=(2, 4)))
+    blocks = cache.pool.block_table(1)
+    assert changed.tolist() == sorted([[0, blocks[1], 1], [0, blocks[2], 0]])
+
+
+@pytest.mark.parametrize("arch", [SMALL, SMALL.replace(window=3)])
+def test_a_paged_pass_is_that_of_the_model(arch):
+    """Prompts, guesses and single tokens in one pass, with windows and without."""
+    model = Llama(arch, random_weights())
+    rng = np.random.default_rng(0)
+    pool = BlockPool(40, 3)
+    cache = PagedCache(arch, pool)
+    plain = [model.new_cache(1, 40) for _ in range(5)]
+    paged = []
+    for i in range(5):
+        pool.allocate(i, [])
+        paged.append(cache.sequence(i))
+    for sizes in ([7, 7, 1, 12, 2], [1, 1, 1, 1, 4], [4, 1, 1, 4, 1]):
+        news = [rng.integers(50, size=n).tolist() for n in sizes]
+        for i, row in enumerate(news):
+            for token in row:
+                pool.append(i, token)
+        ours = _PagedLlama(model).forward_ragged(news, paged)
+        theirs = model.forward_ragged(news, plain)
+        for a, b in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(a, b, atol=2e-5)
+    assert [s.length for s in paged] == [s.length for s in plain]
+
+
+def test_the_engine_takes_other_models_as_they_are():
+    class Counting(Llama):
+        n = 0
+
+        def forward_ragged(self, tokens, caches):
+            self.n += 1
+            return super().forward_ragged(tokens, caches)
+
+    counting = Counting(SMALL, random_weights())
+    answers = []
+    for model in (counting, Llama(SMALL, random_weights())):
+        engine = Engine(model, 10)
+        i = engine.submit([1, 2, 3], SamplingParams(0.0, max_tokens=4), ignore_eos=True)
+        answers.append(engine.run()[i].ids)
+    assert counting.n == 4 and answers[0] == answers[1]
+    plain = load_model("draft")
+    assert _PagedLlama(plain).blocks is plain.blocks
+
+
+def test_wrong_batches_are_named():
+    cache, sequences, _ = filled([(2, 2, False), (3, 1, False)], 2, 0)
+    with pytest.raises(ValueError, match="0 sequences and 0 sizes, expected as many, at least one"):
+        PagedBatch([], [])
+    with pytest.raises(ValueError, match="2 sequences and 1 sizes"):
+        PagedBatch(sequences, [1])
+    with pytest.raises(ValueError, match="sizes must be an integer of at least 1, got 0"):
+        PagedBatch(sequences, [1, 0])
+    with pytest.raises(ValueError, match="request 1 has 4 tokens in the pool, 3 of them computed"):
+        PagedBatch(sequences, [1, 2])
+    other, others, _ = filled([(2, 2, False)], 2, 0)
+    assert other is not cache
+    with pytest.raises(ValueError, match="sequences lie in several caches, expected one"):
+        PagedBatch([sequences[0], others[0]], [1, 1])
