@@ -252,3 +252,27 @@ def test_flawed_engines_are_noticed(monkeypatch, flawed):
     monkeypatch.setattr("test_engine_requests.Engine", flawed)
     with pytest.raises(Exception):  # noqa: B017  a wrong cache may also not fit any more
         test_all_answers_are_those_of_each_alone()
+
+
+# --- where the time goes
+
+
+def test_the_passes_of_the_model_are_timed_and_nothing_else():
+    clock = [0.0]
+
+    class Clocked(Engine):
+        def now_s(self):
+            return clock[0]
+
+    class Slow(type(CHAIN)):
+        def forward_ragged(self, tokens, caches):
+            clock[0] += 2.0
+            return super().forward_ragged(tokens, caches)
+
+    def on_token(token):
+        clock[0] += 1.0
+
+    engine = Clocked(Slow(), 20, 2)
+    engine.submit([1], GREEDY, on_token, True)
+    engine.run()
+    assert (engine.stats.steps, engine.stats.pass_s, clock[0]) == (4, 8.0, 12.0)

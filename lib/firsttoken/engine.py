@@ -71,7 +71,10 @@ class EngineStats:
     submitted, finished, aborted requests, those that failed and those whose deadline passed
     (expired); steps; preemptions; computed_tokens, that went through the model, guesses and those
     of preempted requests again; cached_tokens, that the prefix cache or a shared prompt saved it;
-    new_tokens, handed out; drafted_tokens, that were guessed, and accepted_tokens among them.
+    new_tokens, handed out; drafted_tokens, that were guessed, and accepted_tokens among them;
+    pass_s, the time of the model's passes: what is left of the steps is the engine's own.
+
+    Units:  tokens, blocks, seconds
     """
 
     waiting: int
@@ -89,6 +92,7 @@ class EngineStats:
     new_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    pass_s: float = 0.0
 
 
 @dataclass(eq=False)
@@ -231,13 +235,16 @@ class Engine:
         self._attended: dict[int, int] = {}  # by id: tokens that the last step attended to
         self._n_new: dict[int, int] = {}  # by id: those that it computed
         self._stepping = False
+        self._pass_s = 0.0
         self._zero_s = time.perf_counter()
 
     @property
     def stats(self) -> EngineStats:
         """What the engine has done and what it holds."""
         return EngineStats(
-            len(self._waiting), len(self._running), self.pool.usage(), **self._counts
+            *(len(self._waiting), len(self._running), self.pool.usage()),
+            **self._counts,
+            pass_s=self._pass_s,
         )
 
     @property
@@ -477,7 +484,9 @@ class Engine:
         gamma = max((len(entry.guesses.tokens) for entry in guessing), default=0)
         n_before = [len(entry.text.ids) for entry in guessing]
         # In the order in which they got their blocks: a reused one may be filled in this pass.
+        before_s = self.now_s()
         logits = self._logits(news, batch)
+        self._pass_s += self.now_s() - before_s
         # Noted now: a callback may abort, and then the pool has forgotten.
         self._attended = {entry.id: entry.sequence.length for entry in batch}
         self._n_new = {request_id: n_new for request_id, n_new, _ in sizes}
