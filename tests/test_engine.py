@@ -117,6 +117,7 @@ class AsRecorded:
         self.model, self.rounds, self.cache = model, list(rounds), None
 
     def propose(self, request, n):
+        assert self.rounds, "more rounds are asked for than there were"
         n = self.rounds.pop(0).drafted
         if self.cache is None:
             self.cache = self.model.new_cache(1, request.max_length)

@@ -129,7 +129,7 @@ def test_logprobs_are_those_of_a_pass_over_the_text(prompt, params, n, draft):
 # --- many answers, and guesses
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, report_multiple_bugs=False)
 @given(
     st.lists(st.tuples(prompts, wishes, st.integers(1, 4)), min_size=1, max_size=4),
     st.integers(6, 30),
@@ -250,7 +250,7 @@ class OneSeed(Engine):
 @pytest.mark.parametrize("flawed", [Unchecked, NothingForgotten, OneSeed])
 def test_flawed_engines_are_noticed(monkeypatch, flawed):
     monkeypatch.setattr("test_engine_requests.Engine", flawed)
-    with pytest.raises(Exception):  # noqa: B017  a wrong cache may also not fit any more
+    with pytest.raises(AssertionError):
         test_all_answers_are_those_of_each_alone()
 
 
