@@ -241,11 +241,10 @@ class Engine:
     @property
     def stats(self) -> EngineStats:
         """What the engine has done and what it holds."""
-        return EngineStats(
-            *(len(self._waiting), len(self._running), self.pool.usage()),
-            **self._counts,
-            pass_s=self._pass_s,
+        counted = EngineStats(
+            len(self._waiting), len(self._running), self.pool.usage(), **self._counts
         )
+        return replace(counted, pass_s=self._pass_s)
 
     @property
     def unfinished(self) -> bool:
