@@ -17,9 +17,9 @@ CONSTRAINTS ?= constraints.txt
 # What each part of the work needs beside the library. Reading needs the first line alone; who only
 # reads gets nothing else.
 EXTRAS_lab := torch,lab
-EXTRAS_test := torch,lab,server,test,classroom,book
+EXTRAS_test := torch,lab,test,classroom,book
 EXTRAS_book := torch,lab,book
-EXTRAS_api := torch,lab,server
+EXTRAS_api := torch,lab
 EXTRAS_classroom := torch,lab,classroom
 EXTRAS_hub := torch,lab,classroom,hub
 PY := .venv/bin/python

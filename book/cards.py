@@ -265,6 +265,16 @@ def parallel(ax: Axes) -> None:
     ax.set(xlim=(-0.8, 3 * n + 1.8), ylim=(2 * n + 1.2, -0.4))
 
 
+def engine(ax: Axes) -> None:
+    """Requests in three places of an engine: a prompt, then a token a step, then the next one."""
+    lives = ((0, 0, 3), (1, 0, 6), (2, 0, 2), (2, 2, 5), (0, 3, 3), (0, 6, 3), (1, 6, 3), (2, 7, 2))
+    for place, start, n in lives:
+        for step in range(n):
+            color = COLORS["decode" if step else "prefill"]
+            ax.bar(start + step, 0.8 if step else 0.95, 0.85, bottom=place, color=color)
+    ax.set(xlim=(-0.8, 8.8), ylim=(3.4, -0.4))
+
+
 PICTURES = {
     "00_start": start,
     "01_generate": token_loop,
@@ -283,6 +293,7 @@ PICTURES = {
     "14_batching": batching,
     "15_paging": paging,
     "16_parallel": parallel,
+    "17_engine": engine,
 }
 
 

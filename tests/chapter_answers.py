@@ -162,6 +162,15 @@ def cards_per_copy(weights, cache, memory, bandwidth, sync, limit):
     return max(rates, key=rates.get)
 """
 
+LIVES_TEST = """
+def lives_test(implementation):
+    pool = BlockPool(n_blocks=8, block_size=4)
+    for i, n in enumerate((3, 2, 6, 1)):
+        pool.allocate(i, [0] * n)
+    lives = {0: (4, 2), 1: (1, None), 2: (3, None), 3: (5, None)}
+    return implementation(pool, lives) == {0: 2, 1: 1, 2: 3, 3: 5} and pool.n_free == 8
+"""
+
 
 ANSWERS = [
     Answer(
@@ -1006,5 +1015,109 @@ def cards_per_copy(weights, cache, memory, bandwidth, sync, limit):
         "without the limit",
         "failed And the limit? A step must not take longer.",
         CARDS.replace("min(n * memory, (limit - wait) * n * bandwidth)", "n * memory"),
+    ),
+    Answer(
+        "17_engine",
+        "1",
+        "through two equations",
+        "passed",
+        """
+def ceiling(t_1, t_8):
+    a, b = np.linalg.solve([[1, 1], [1, 8]], [t_1, t_8])
+    return np.array([1 / b, a / b])
+""",
+    ),
+    Answer(
+        "17_engine",
+        "1",
+        "eight gaps",
+        "failed From one to eight sequences are seven steps",
+        """
+def ceiling(t_1, t_8):
+    b = (t_8 - t_1) / 8
+    return 1 / b, (t_1 - b) / b
+""",
+    ),
+    Answer(
+        "17_engine",
+        "2",
+        "a test of four lives",
+        "passed",
+        LIVES_TEST
+        + """
+def repaired_run(pool, lives):
+    got = {i: min(n_new, leaves_after or n_new) for i, (n_new, leaves_after) in lives.items()}
+    for i in lives:
+        pool.free(i)
+    return got
+""",
+    ),
+    Answer(
+        "17_engine",
+        "2",
+        "freed for some",
+        "failed",
+        LIVES_TEST
+        + """
+def repaired_run(pool, lives):
+    got = {i: min(n_new, leaves_after or n_new) for i, (n_new, leaves_after) in lives.items()}
+    for i, (n_new, leaves_after) in lives.items():
+        if leaves_after is None:
+            pool.free(i)
+    return got
+""",
+    ),
+    Answer(
+        "17_engine",
+        "3",
+        "with itertools",
+        "passed",
+        """
+from itertools import takewhile
+
+
+def best_setting(rates, kept, share):
+    best = (None, 0)
+    for name in kept:
+        pairs = takewhile(lambda pair: pair[1] >= share, zip(rates, kept[name]))
+        knee = max((rate for rate, _ in pairs), default=0)
+        best = max(best, (name, knee), key=lambda pair: pair[1])
+    return best
+""",
+    ),
+    Answer(
+        "17_engine",
+        "3",
+        "over the dip",
+        "failed A promise that broke at a lower rate is broken.",
+        """
+def best_setting(rates, kept, share):
+    best = (None, 0)
+    for name, shares in kept.items():
+        knee = max((r for r, s in zip(rates, shares) if s >= share), default=0)
+        best = max(best, (name, knee), key=lambda pair: pair[1])
+    return best
+""",
+    ),
+    Answer(
+        "17_engine",
+        "4",
+        "what is left, divided",
+        "passed",
+        """
+def guesses(n_decoding, budget, most):
+    left = max(0, budget - n_decoding)
+    return min(left // n_decoding, most)
+""",
+    ),
+    Answer(
+        "17_engine",
+        "4",
+        "without its own token",
+        "failed Each request has a token of its own in the pass.",
+        """
+def guesses(n_decoding, budget, most):
+    return min(budget // n_decoding, most)
+""",
     ),
 ]

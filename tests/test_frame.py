@@ -211,7 +211,8 @@ def requirements() -> list[Requirement]:
     data = pyproject()
     lists = [data["build-system"]["requires"], data["project"]["dependencies"]]
     lists += data["project"]["optional-dependencies"].values()
-    return [Requirement(text) for texts in lists for text in texts]
+    named = [Requirement(text) for texts in lists for text in texts]
+    return [each for each in named if each.name != data["project"]["name"]]  # an extra of its own
 
 
 def constraints() -> dict[str, str]:

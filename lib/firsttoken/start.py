@@ -227,9 +227,12 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
             Chapter(
                 "17_engine",
                 "An engine",
-                "When all of it runs together, where does each millisecond of a real request go?",
+                "All techniques run in one engine: what do they save together, and where does each "
+                "millisecond go?",
                 "IV",
                 ("12_speculative", "15_paging"),
+                n_quizzes=3,
+                n_exercises=4,
             ),
         )
     }
