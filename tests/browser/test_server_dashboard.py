@@ -20,7 +20,7 @@ def test_the_dashboard_shows_the_engine_at_work(browser, scheme):
         page.on("console", lambda message: troubles.append(message.text))
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.goto(served.url)
-        expect(page.locator("#health")).to_have_text("answers", timeout=SOON_MS)
+        expect(page.locator("#health")).to_have_text("up", timeout=SOON_MS)
         fields = {"prompt": "a", "max_tokens": 200, "ignore_eos": True}
         clients = [threading.Thread(target=served.post, kwargs=fields) for _ in range(3)]
         for client in clients:
