@@ -5,7 +5,6 @@ WAITING = frozenset(
         "00_start",
         "02_metrics",
         "03_roofline",
-        "05_throughput",
         "06_attention",
         "11_sampling",
         "12_speculative",
