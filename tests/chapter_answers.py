@@ -269,6 +269,62 @@ def pass_flops(arch, t):
     ),
     Answer("01_generate", "4", "no end at eos_id", "failed", loop("False")),
     Answer("01_generate", "4", "found by `in`", "passed", loop("eos_id in new")),
+    Answer("05_throughput", "1", "rounded", "passed", "step_and_rate = [6.92, 4620]"),
+    Answer(
+        "05_throughput",
+        "1",
+        "one cache",
+        "failed Every one of the 32 readers has a cache.",
+        "step_and_rate = 3.458, 9253",
+    ),
+    Answer(
+        "05_throughput",
+        "2",
+        "a float that is whole",
+        "passed",
+        """
+def batch_within(max_step_s, weight_bytes, cache_bytes, bandwidth):
+    return max(0, (max_step_s * bandwidth - weight_bytes) // cache_bytes)
+""",
+    ),
+    Answer(
+        "05_throughput",
+        "2",
+        "no floor at 0",
+        "failed A limit below the time of the weights: 0.",
+        """
+def batch_within(max_step_s, weight_bytes, cache_bytes, bandwidth):
+    return (max_step_s * bandwidth - weight_bytes) // cache_bytes
+""",
+    ),
+    Answer(
+        "05_throughput",
+        "3",
+        "one cache for all",
+        "failed Your test is right; the repair is not: it reads one cache per step.",
+        """
+def rate_test(implementation):
+    return implementation(6.0, 2, 10.0, 2.0) == 3 * (10 + 2 + 2)
+
+
+def repaired_rate(tokens_per_s, batch, weight_bytes, cache_bytes):
+    return tokens_per_s / batch * (weight_bytes + cache_bytes)
+""",
+    ),
+    Answer(
+        "05_throughput",
+        "4",
+        "always in use",
+        "failed And they are in use half of the time?",
+        "cheapest_million = million('B200', 6.69, utilization=1.0)",
+    ),
+    Answer(
+        "05_throughput",
+        "4",
+        "in cents",
+        "failed In dollars, not in cents.",
+        "cheapest_million = 49.77",
+    ),
     Answer(
         "07_flash",
         "1",
