@@ -950,6 +950,64 @@ def repaired_line(waiting, n_decoding, max_batch, budget):
         keys("-1, -2, 3, 4, 5, 6", "','.join(map(str, tokens[:end]))"),
     ),
     Answer(
+        "15_paging", "1", "as a list", "passed", "slot_empty_reserved_internal = [149, 8, 60, 1948]"
+    ),
+    Answer(
+        "15_paging",
+        "1",
+        "all empty slots as internal",
+        "failed You left out the 60",
+        "slot_empty_reserved_internal = (149, 8, 60, 1988)",
+    ),
+    Answer(
+        "15_paging",
+        "2",
+        "by a pool",
+        "passed",
+        """
+def blocks_held(p, n, m, z):
+    books = BlockPool(n * (p + m), z)
+    books.allocate("0", [0] * p)
+    for i in range(1, n):
+        books.fork("0", str(i))
+    for i in range(n):
+        for _ in range(m):
+            books.append(str(i), i)
+    return books.usage().used
+""",
+    ),
+    Answer(
+        "15_paging",
+        "2",
+        "the prompt's last block kept by nobody's copy",
+        "failed The last answer that writes",
+        """
+def blocks_held(p, n, m, z):
+    full, rest = divmod(p, z)
+    return full + (rest > 0) + n * -(-(rest + m) // z)
+""",
+    ),
+    Answer(
+        "15_paging",
+        "4",
+        "one way",
+        "failed The cache moves twice",
+        """
+def break_even(kv_bytes, n_params, flops):
+    return kv_bytes / (2 * n_params / flops)
+""",
+    ),
+    Answer(
+        "15_paging",
+        "5",
+        "with NumPy, as one of its integers",
+        "passed",
+        """
+def pick(waiting, n_cached, n_prompt):
+    return np.argmin(np.array(waiting) + n_prompt - np.array(n_cached))
+""",
+    ),
+    Answer(
         "16_parallel",
         "1",
         "as two collectives",

@@ -9,6 +9,5 @@ WAITING = frozenset(
         "11_sampling",
         "12_speculative",
         "14_batching",
-        "15_paging",
     }
 )
