@@ -187,6 +187,52 @@ def repaired_loss(model, tokens):
     return -np.log(p[np.arange(len(tokens) - 1), tokens[:-1]]).mean()
 """,
     ),
+    Answer("03_roofline", "1", "without inputs and results", "passed", "mlp_us = 172.8"),
+    Answer("03_roofline", "1", "the sum", "failed They overlap", "mlp_us = mlp_on(clock=sum)"),
+    Answer("03_roofline", "1", "with its unit", "passed", "mlp_us = '0.174 ms'"),
+    Answer(
+        "03_roofline",
+        "2",
+        "by SymPy",
+        "passed",
+        """
+def tokens_needed(ridge, s, g):
+    (t,) = sp.solve(sp.Eq(att_intensity.subs({S: s, G: g}), ridge), T)
+    return float(t)
+""",
+    ),
+    Answer(
+        "03_roofline",
+        "2",
+        "a long context",
+        "failed That is the limit of a long context.",
+        "def tokens_needed(ridge, s, g):\n    return ridge / g\n",
+    ),
+    Answer(
+        "03_roofline",
+        "3",
+        "one cache for all",
+        "failed Your test is right; the repair is not: it reads one cache for all.",
+        """
+def bound_test(implementation):
+    assert implementation(4, 100, 10, 1, 1, 1) == 140
+    assert implementation(4, 100, 10, 1000, 2, 5) == 800
+
+
+def repaired_bound(batch, weights, cache, flops, bandwidth, peak):
+    return max((weights + cache) / bandwidth, batch * flops / peak)
+""",
+    ),
+    Answer(
+        "03_roofline",
+        "4",
+        "the prefix beside the S tokens",
+        "failed The prefix is among the S tokens.",
+        """
+def prefix_intensity(s, g, batch, shared):
+    return batch * g * s / (shared + batch * s + batch * g)
+""",
+    ),
     Answer("04_kv_cache", "1", "three digits", "passed", "cache_gb = 42.9"),
     Answer("04_kv_cache", "1", "no KV heads", "failed And the KV heads?", "cache_gb = 5.3687"),
     Answer("04_kv_cache", "1", "no layers", "failed And the layers?", "cache_gb = 0.53687"),
