@@ -888,6 +888,21 @@ def how_far(alpha, n, pass_s, draft_s):
         f"{WINDOW_TEST}\ndef may_see(query, key, window, sinks):\n    return np.bool_({SEEN})\n",
     ),
     Answer(
+        "06_attention",
+        "1",
+        "as if no layer had a window",
+        "failed That is without windows.",
+        "hybrid_gib = 8 * 62 * 32_768 * 2 * 16 * 128 * 2 / 2**30",
+    ),
+    Answer(
+        "06_attention",
+        "4",
+        "a sum over the layers that store",
+        "passed",
+        "def reach(windows, source):\n"
+        "    return sum(w - 1 for i, w in enumerate(windows) if source[i] == i)\n",
+    ),
+    Answer(
         "11_sampling",
         "3",
         "a list of bools",
@@ -916,7 +931,54 @@ def repaired_nucleus(probabilities, p):
     return keep
 """,
     ),
+    Answer("11_sampling", "1", "rounded", "passed", "p_first = [0.615, 0.5]"),
+    Answer(
+        "11_sampling", "1", "not rescaled", "failed What stays is rescaled.", "p_first = 0.4, 0.4"
+    ),
+    Answer(
+        "11_sampling",
+        "2",
+        "by a product of exponentials",
+        "passed",
+        """
+def lowest_kept(top, temperature, min_p):
+    return math.log(math.exp(top) * min_p**temperature)
+""",
+    ),
+    Answer(
+        "11_sampling",
+        "2",
+        "a logarithm to base 10",
+        "failed",
+        """
+def lowest_kept(top, temperature, min_p):
+    return top + temperature * np.log10(min_p)
+""",
+    ),
     Answer("11_sampling", "4", "three minutes", "failed", is_time("(1?[0-9]|2[0-3]):(00|30|59)")),
+    Answer(
+        "11_sampling",
+        "5",
+        "one after the other",
+        "passed",
+        """
+def chance_of_success(n_tries, n_right, n):
+    fail = 1
+    for i in range(n):
+        fail *= max(0, n_tries - n_right - i) / (n_tries - i)
+    return 1 - fail
+""",
+    ),
+    Answer(
+        "11_sampling",
+        "5",
+        "with replacement",
+        "failed That picks a try more than once",
+        """
+def chance_of_success(n_tries, n_right, n):
+    return 1 - ((n_tries - n_right) / n_tries) ** n
+""",
+    ),
     Answer(
         "11_sampling", "4", "any separator", "failed", is_time("(1?[0-9]|2[0-3])[:.;][0-5][0-9]")
     ),
