@@ -1006,6 +1006,41 @@ def chance_of_success(n_tries, n_right, n):
         "passed",
         one_round("1 - rng.random() <= accept[token] - 1e-9"),
     ),
+    Answer("14_batching", "1", "rounded", "failed Write the quotient", "useful_share = 0.53"),
+    Answer(
+        "14_batching",
+        "2",
+        "step by step",
+        "passed",
+        """
+def time_to_read(n_prompt, n_decoding, limit_s, base_s, token_s):
+    chunk, seconds = int((limit_s - base_s) / token_s) - n_decoding, 0.0
+    while n_prompt > 0:
+        seconds += base_s + (min(chunk, n_prompt) + n_decoding) * token_s
+        n_prompt -= chunk
+    return seconds
+""",
+    ),
+    Answer(
+        "14_batching",
+        "4",
+        "step by step",
+        "passed",
+        """
+def continuous_ends(lengths, places):
+    ends, waiting, running, step = [0] * len(lengths), list(range(len(lengths))), {}, 0
+    while waiting or running:
+        while waiting and len(running) < places:
+            running[waiting[0]] = lengths[waiting.pop(0)]
+        step += 1
+        for i in list(running):
+            running[i] -= 1
+            if running[i] == 0:
+                ends[i] = step
+                del running[i]
+    return ends
+""",
+    ),
     Answer("14_batching", "3", "budget of one more", "failed", line(FULL, "n_prompt > left + 1")),
     Answer("14_batching", "3", "exactly full is refused", "failed", line(FULL, "n_prompt >= left")),
     Answer("14_batching", "3", "a place too many", "failed", line(FULL.replace(">=", ">"))),
