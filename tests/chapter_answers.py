@@ -164,6 +164,37 @@ def cards_per_copy(weights, cache, memory, bandwidth, sync, limit):
 
 
 ANSWERS = [
+    Answer("00_start", "1", "three digits", "passed", "gpt3_flops = 3.15e23"),
+    Answer(
+        "00_start", "1", "forward only", "failed That is one pass forward", "gpt3_flops = 1.05e23"
+    ),
+    Answer(
+        "00_start",
+        "2",
+        "without the function of the chapter",
+        "passed",
+        """
+def break_even_days(trained_on, requests, n_in, n_out, reused):
+    return 6 * trained_on / (2 * requests * (n_in + n_out - n_in * reused))
+""",
+    ),
+    Answer(
+        "00_start",
+        "2",
+        "written tokens reused",
+        "failed Written tokens are never reused.",
+        """
+def break_even_days(trained_on, requests, n_in, n_out, reused):
+    return days_to_match(trained_on, requests * (n_in + n_out) * (1 - reused))
+""",
+    ),
+    Answer(
+        "00_start",
+        "3",
+        "a test of one day",
+        "failed",
+        "def flops_test(implementation):\n    assert implementation(10, 100, 100, 0) == 0\n",
+    ),
     Answer(
         "01_generate",
         "2",
@@ -1031,7 +1062,8 @@ def continuous_ends(lengths, places):
     ends, waiting, running, step = [0] * len(lengths), list(range(len(lengths))), {}, 0
     while waiting or running:
         while waiting and len(running) < places:
-            running[waiting[0]] = lengths[waiting.pop(0)]
+            i = waiting.pop(0)
+            running[i] = lengths[i]
         step += 1
         for i in list(running):
             running[i] -= 1
