@@ -1037,7 +1037,7 @@ def chance_of_success(n_tries, n_right, n):
         "passed",
         one_round("1 - rng.random() <= accept[token] - 1e-9"),
     ),
-    Answer("14_batching", "1", "rounded", "failed Write the quotient", "useful_share = 0.53"),
+    Answer("14_batching", "1", "rounded", "failed Right, but rounded", "useful_share = 0.53"),
     Answer(
         "14_batching",
         "2",
