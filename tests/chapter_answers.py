@@ -173,6 +173,37 @@ def lives_test(implementation):
 
 
 ANSWERS = [
+    Answer("00_start", "1", "three digits", "passed", "gpt3_flops = 3.15e23"),
+    Answer(
+        "00_start", "1", "forward only", "failed That is one pass forward", "gpt3_flops = 1.05e23"
+    ),
+    Answer(
+        "00_start",
+        "2",
+        "without the function of the chapter",
+        "passed",
+        """
+def break_even_days(trained_on, requests, n_in, n_out, reused):
+    return 6 * trained_on / (2 * requests * (n_in + n_out - n_in * reused))
+""",
+    ),
+    Answer(
+        "00_start",
+        "2",
+        "written tokens reused",
+        "failed Written tokens are never reused.",
+        """
+def break_even_days(trained_on, requests, n_in, n_out, reused):
+    return days_to_match(trained_on, requests * (n_in + n_out) * (1 - reused))
+""",
+    ),
+    Answer(
+        "00_start",
+        "3",
+        "a test of one day",
+        "failed",
+        "def flops_test(implementation):\n    assert implementation(10, 100, 100, 0) == 0\n",
+    ),
     Answer(
         "01_generate",
         "2",
@@ -194,6 +225,52 @@ def pass_flops(arch, t):
 def repaired_loss(model, tokens):
     p = softmax(model([tokens])[0].astype(float))
     return -np.log(p[np.arange(len(tokens) - 1), tokens[:-1]]).mean()
+""",
+    ),
+    Answer("03_roofline", "1", "without inputs and results", "passed", "mlp_us = 172.8"),
+    Answer("03_roofline", "1", "the sum", "failed They overlap", "mlp_us = mlp_on(clock=sum)"),
+    Answer("03_roofline", "1", "with its unit", "passed", "mlp_us = '0.174 ms'"),
+    Answer(
+        "03_roofline",
+        "2",
+        "by SymPy",
+        "passed",
+        """
+def tokens_needed(ridge, s, g):
+    (t,) = sp.solve(sp.Eq(att_intensity.subs({S: s, G: g}), ridge), T)
+    return float(t)
+""",
+    ),
+    Answer(
+        "03_roofline",
+        "2",
+        "a long context",
+        "failed That is the limit of a long context.",
+        "def tokens_needed(ridge, s, g):\n    return ridge / g\n",
+    ),
+    Answer(
+        "03_roofline",
+        "3",
+        "one cache for all",
+        "failed Your test is right; the repair is not: it reads one cache for all.",
+        """
+def bound_test(implementation):
+    assert implementation(4, 100, 10, 1, 1, 1) == 140
+    assert implementation(4, 100, 10, 1000, 2, 5) == 800
+
+
+def repaired_bound(batch, weights, cache, flops, bandwidth, peak):
+    return max((weights + cache) / bandwidth, batch * flops / peak)
+""",
+    ),
+    Answer(
+        "03_roofline",
+        "4",
+        "the prefix beside the S tokens",
+        "failed The prefix is among the S tokens.",
+        """
+def prefix_intensity(s, g, batch, shared):
+    return batch * g * s / (shared + batch * s + batch * g)
 """,
     ),
     Answer("04_kv_cache", "1", "three digits", "passed", "cache_gb = 42.9"),
@@ -278,6 +355,62 @@ def pass_flops(arch, t):
     ),
     Answer("01_generate", "4", "no end at eos_id", "failed", loop("False")),
     Answer("01_generate", "4", "found by `in`", "passed", loop("eos_id in new")),
+    Answer("05_throughput", "1", "rounded", "passed", "step_and_rate = [6.92, 4620]"),
+    Answer(
+        "05_throughput",
+        "1",
+        "one cache",
+        "failed Every one of the 32 readers has a cache.",
+        "step_and_rate = 3.458, 9253",
+    ),
+    Answer(
+        "05_throughput",
+        "2",
+        "a float that is whole",
+        "passed",
+        """
+def batch_within(max_step_s, weight_bytes, cache_bytes, bandwidth):
+    return max(0, (max_step_s * bandwidth - weight_bytes) // cache_bytes)
+""",
+    ),
+    Answer(
+        "05_throughput",
+        "2",
+        "no floor at 0",
+        "failed A limit below the time of the weights: 0.",
+        """
+def batch_within(max_step_s, weight_bytes, cache_bytes, bandwidth):
+    return (max_step_s * bandwidth - weight_bytes) // cache_bytes
+""",
+    ),
+    Answer(
+        "05_throughput",
+        "3",
+        "one cache for all",
+        "failed Your test is right; the repair is not: it reads one cache per step.",
+        """
+def rate_test(implementation):
+    return implementation(6.0, 2, 10.0, 2.0) == 3 * (10 + 2 + 2)
+
+
+def repaired_rate(tokens_per_s, batch, weight_bytes, cache_bytes):
+    return tokens_per_s / batch * (weight_bytes + cache_bytes)
+""",
+    ),
+    Answer(
+        "05_throughput",
+        "4",
+        "always in use",
+        "failed And they are in use half of the time?",
+        "cheapest_million = million('B200', 6.69, utilization=1.0)",
+    ),
+    Answer(
+        "05_throughput",
+        "4",
+        "in cents",
+        "failed In dollars, not in cents.",
+        "cheapest_million = 49.77",
+    ),
     Answer(
         "07_flash",
         "1",
@@ -795,6 +928,21 @@ def how_far(alpha, n, pass_s, draft_s):
         f"{WINDOW_TEST}\ndef may_see(query, key, window, sinks):\n    return np.bool_({SEEN})\n",
     ),
     Answer(
+        "06_attention",
+        "1",
+        "as if no layer had a window",
+        "failed That is without windows.",
+        "hybrid_gib = 8 * 62 * 32_768 * 2 * 16 * 128 * 2 / 2**30",
+    ),
+    Answer(
+        "06_attention",
+        "4",
+        "a sum over the layers that store",
+        "passed",
+        "def reach(windows, source):\n"
+        "    return sum(w - 1 for i, w in enumerate(windows) if source[i] == i)\n",
+    ),
+    Answer(
         "11_sampling",
         "3",
         "a list of bools",
@@ -823,7 +971,54 @@ def repaired_nucleus(probabilities, p):
     return keep
 """,
     ),
+    Answer("11_sampling", "1", "rounded", "passed", "p_first = [0.615, 0.5]"),
+    Answer(
+        "11_sampling", "1", "not rescaled", "failed What stays is rescaled.", "p_first = 0.4, 0.4"
+    ),
+    Answer(
+        "11_sampling",
+        "2",
+        "by a product of exponentials",
+        "passed",
+        """
+def lowest_kept(top, temperature, min_p):
+    return math.log(math.exp(top) * min_p**temperature)
+""",
+    ),
+    Answer(
+        "11_sampling",
+        "2",
+        "a logarithm to base 10",
+        "failed",
+        """
+def lowest_kept(top, temperature, min_p):
+    return top + temperature * np.log10(min_p)
+""",
+    ),
     Answer("11_sampling", "4", "three minutes", "failed", is_time("(1?[0-9]|2[0-3]):(00|30|59)")),
+    Answer(
+        "11_sampling",
+        "5",
+        "one after the other",
+        "passed",
+        """
+def chance_of_success(n_tries, n_right, n):
+    fail = 1
+    for i in range(n):
+        fail *= max(0, n_tries - n_right - i) / (n_tries - i)
+    return 1 - fail
+""",
+    ),
+    Answer(
+        "11_sampling",
+        "5",
+        "with replacement",
+        "failed That picks a try more than once",
+        """
+def chance_of_success(n_tries, n_right, n):
+    return 1 - ((n_tries - n_right) / n_tries) ** n
+""",
+    ),
     Answer(
         "11_sampling", "4", "any separator", "failed", is_time("(1?[0-9]|2[0-3])[:.;][0-5][0-9]")
     ),
@@ -850,6 +1045,42 @@ def repaired_nucleus(probabilities, p):
         "from 1 downwards",
         "passed",
         one_round("1 - rng.random() <= accept[token] - 1e-9"),
+    ),
+    Answer("14_batching", "1", "rounded", "failed Right, but rounded", "useful_share = 0.53"),
+    Answer(
+        "14_batching",
+        "2",
+        "step by step",
+        "passed",
+        """
+def time_to_read(n_prompt, n_decoding, limit_s, base_s, token_s):
+    chunk, seconds = int((limit_s - base_s) / token_s) - n_decoding, 0.0
+    while n_prompt > 0:
+        seconds += base_s + (min(chunk, n_prompt) + n_decoding) * token_s
+        n_prompt -= chunk
+    return seconds
+""",
+    ),
+    Answer(
+        "14_batching",
+        "4",
+        "step by step",
+        "passed",
+        """
+def continuous_ends(lengths, places):
+    ends, waiting, running, step = [0] * len(lengths), list(range(len(lengths))), {}, 0
+    while waiting or running:
+        while waiting and len(running) < places:
+            i = waiting.pop(0)
+            running[i] = lengths[i]
+        step += 1
+        for i in list(running):
+            running[i] -= 1
+            if running[i] == 0:
+                ends[i] = step
+                del running[i]
+    return ends
+""",
     ),
     Answer("14_batching", "3", "budget of one more", "failed", line(FULL, "n_prompt > left + 1")),
     Answer("14_batching", "3", "exactly full is refused", "failed", line(FULL, "n_prompt >= left")),
@@ -901,6 +1132,64 @@ def repaired_line(waiting, n_decoding, max_batch, budget):
         "a test with -1 and -2, and keys as text",
         "passed",
         keys("-1, -2, 3, 4, 5, 6", "','.join(map(str, tokens[:end]))"),
+    ),
+    Answer(
+        "15_paging", "1", "as a list", "passed", "slot_empty_reserved_internal = [149, 8, 60, 1948]"
+    ),
+    Answer(
+        "15_paging",
+        "1",
+        "all empty slots as internal",
+        "failed You left out the 60",
+        "slot_empty_reserved_internal = (149, 8, 60, 1988)",
+    ),
+    Answer(
+        "15_paging",
+        "2",
+        "by a pool",
+        "passed",
+        """
+def blocks_held(p, n, m, z):
+    books = BlockPool(n * (p + m), z)
+    books.allocate("0", [0] * p)
+    for i in range(1, n):
+        books.fork("0", str(i))
+    for i in range(n):
+        for _ in range(m):
+            books.append(str(i), i)
+    return books.usage().used
+""",
+    ),
+    Answer(
+        "15_paging",
+        "2",
+        "the prompt's last block kept by nobody's copy",
+        "failed The last answer that writes",
+        """
+def blocks_held(p, n, m, z):
+    full, rest = divmod(p, z)
+    return full + (rest > 0) + n * -(-(rest + m) // z)
+""",
+    ),
+    Answer(
+        "15_paging",
+        "4",
+        "one way",
+        "failed The cache moves twice",
+        """
+def break_even(kv_bytes, n_params, flops):
+    return kv_bytes / (2 * n_params / flops)
+""",
+    ),
+    Answer(
+        "15_paging",
+        "5",
+        "with NumPy, as one of its integers",
+        "passed",
+        """
+def pick(waiting, n_cached, n_prompt):
+    return np.argmin(np.array(waiting) + n_prompt - np.array(n_cached))
+""",
     ),
     Answer(
         "16_parallel",

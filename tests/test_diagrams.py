@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from matplotlib.colors import to_hex
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 from matplotlib.transforms import Bbox
 
 from firsttoken import plots
 from firsttoken.architectures import ARCHITECTURES, Architecture
 from firsttoken.attention import attention
-from firsttoken.diagrams import attention_by_hand, model_block
+from firsttoken.diagrams import attention_by_hand, model_block, ragged_pass
 
 ODD = Architecture("odd", 3, 40, 6, 2, 5, 70, 1234, tied_embeddings=True)  # no two sizes are equal
 LARGE = ("Llama-2-7B", "Llama-3.1-405B", "Llama-3.2-1B", "Mistral-7B", "Phi-3-mini-4k")
@@ -21,6 +22,7 @@ SHAPES = [ODD, ODD.replace(n_kv_heads=6), ODD.replace(n_kv_heads=1), ONES]
 SHAPES += [ARCHITECTURES[name] for name in LARGE]
 SMALL = [[1, 0], [0, 1], [1, 1]], [1, 1], [[8, 0], [0, 4], [2, 2]]
 WIDE = np.full((5, 2), -12345.67), [0.07, -0.06], np.full((5, 2), -999_999.9)
+RAGGED = [(4, 0), (3, 3), (1, 7)]
 
 
 def words(fig):
@@ -61,6 +63,15 @@ def test_attention_by_hand_is_tidy(example):
 
 
 @pytest.mark.parametrize(
+    "sequences",
+    [RAGGED, [(1, 0), (1, 11)], [(9, 3), (1, 1), (1, 0), (1, 0)], [(3, 9)] * 4],
+    ids=str,
+)
+def test_the_ragged_pass_is_tidy(sequences):
+    assert collisions(ragged_pass(sequences)) == []
+
+
+@pytest.mark.parametrize(
     ("text", "place"),
     [("k 2 × 5", "v 2 × 5"), ("token id", "one of 1,234"), ("x: 40 numbers", "rms_norm")],
 )
@@ -80,7 +91,10 @@ def test_collisions_with_a_border_and_an_arrow_and_the_page_are_found(at):
     assert collisions(fig)
 
 
-@pytest.mark.parametrize(("draw", "arguments"), [(model_block, [ODD]), (attention_by_hand, WIDE)])
+@pytest.mark.parametrize(
+    ("draw", "arguments"),
+    [(model_block, [ODD]), (attention_by_hand, WIDE), (ragged_pass, [RAGGED])],
+)
 def test_figures_fit_a_phone_and_are_legible(draw, arguments):
     fig = draw(*arguments)
     assert min(text.get_fontsize() for text in fig.axes[0].texts) >= 8.5
@@ -225,3 +239,44 @@ def test_wrong_arguments_are_named(changed, message):
     arguments = dict(zip(("keys", "query", "values"), SMALL, strict=True))
     with pytest.raises(ValueError, match=message):
         attention_by_hand(**arguments | changed)
+
+
+def squares(fig):
+    """Return how many squares are orange, and how many green."""
+    looks = [p for p in fig.axes[0].patches if isinstance(p, Rectangle) and p.get_width() == 13]
+    colours = Counter(to_hex(p.get_facecolor()) for p in looks)
+    return tuple(colours[plots.COLORS[name].lower()] for name in ("decode", "cache"))
+
+
+pair = st.integers(0, 9).flatmap(lambda n: st.tuples(st.integers(1, 3), st.just(n)))
+
+
+@given(sequences=st.lists(pair, min_size=2, max_size=4))
+def test_a_square_is_a_look_of_the_library_s_own_mask(sequences):
+    """The naive version: who may look at whom, in a table of all new tokens and their keys."""
+    made, read = 0, 0
+    for new, before in sequences:
+        seen = np.tri(new, before + new, k=before, dtype=bool)
+        read += seen[:, :before].sum()
+        made += seen[:, before:].sum()
+    fig = ragged_pass(sequences)
+    assert squares(fig) == (made, read)
+    rows = [p for p in fig.axes[0].patches if isinstance(p, Rectangle) and p.get_width() == 52]
+    assert len(rows) == sum(new for new, _ in sequences)
+    assert f"{len(rows)} rows, one product" in words(fig)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "why"),
+    [
+        ([(1, 0)], "2 to 4 pairs, got 1"),
+        ([(1, 0)] * 5, "2 to 4 pairs, got 5"),
+        ([(0, 3), (1, 0)], "new tokens"),
+        ([(1, -1), (1, 0)], "tokens before"),
+        ([(1, 12), (1, 0)], "at most 12 tokens, got 1 \\+ 12"),
+        ([(7, 0), (6, 0)], "at most 12 new tokens in all, got 13"),
+    ],
+)
+def test_what_does_not_fit_a_ragged_pass_is_refused(sequences, why):
+    with pytest.raises(ValueError, match=why):
+        ragged_pass(sequences)

@@ -4,12 +4,5 @@ WAITING = frozenset(
     {
         "00_start",
         "02_metrics",
-        "03_roofline",
-        "05_throughput",
-        "06_attention",
-        "11_sampling",
-        "12_speculative",
-        "14_batching",
-        "15_paging",
     }
 )

@@ -1,9 +1,10 @@
-"""Pictures of ideas that have a shape: the way of a token through the model, attention by hand.
+"""Pictures of ideas that have a shape: a block of the model, attention by hand, a ragged pass.
 
 One colour for each of three things, as in all figures: what belongs to the token under way
 (`decode`), what was learned (`weights`), and what earlier tokens left behind (`cache`).
 """
 
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -17,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from firsttoken.architectures import Architecture
 from firsttoken.checkpoint import weight_shapes
+from firsttoken.checks import check_count
 from firsttoken.plots import COLORS, STYLE
 
 _WIDTH = 360  # points: the five inches of every figure
@@ -104,6 +106,84 @@ def attention_by_hand(keys: ArrayLike, query: ArrayLike, values: ArrayLike) -> F
         _note(ax, (at, _ROWS["share × value"] - 28), "the mix", ha="center", weight="bold")
         _draw_pair(ax, at, _ROWS["share × value"] - 18, shares @ v, _TOKEN)
     return fig
+
+
+def ragged_pass(sequences: Sequence[tuple[int, int]]) -> Figure:
+    """Draw how sequences of different lengths share a pass without padding.
+
+    Each is a pair as in `batching.simulate`: its new tokens, and those in its cache before. At the
+    left all new tokens stand under one another, and one product with the weights serves them all.
+    At the right attention takes them apart: a square is one new token that looks at one key of its
+    own sequence, made in this pass or read from the cache.
+
+    Units:  tokens
+    Raises: ValueError for less than 2 or more than 4 sequences, no new token, more than 12 new
+            tokens in all, and a sequence of more than 12.
+
+    >>> fig = ragged_pass([(4, 0), (1, 6)])
+    >>> [text.get_text() for text in fig.axes[0].texts if text.get_text().startswith("B:")]
+    ['B: 1 new, 6 in its cache']
+    """
+    if not 2 <= len(sequences) <= 4:
+        raise ValueError(f"sequences must be 2 to 4 pairs, got {len(sequences)}")
+    for new, before in sequences:
+        check_count("new tokens", new, at_least=1)
+        if new + check_count("tokens before", before) > _MOST:
+            raise ValueError(f"sequences must have at most {_MOST} tokens, got {new} + {before}")
+    n_rows = sum(new for new, _ in sequences)
+    if n_rows > _MOST:
+        raise ValueError(f"sequences must have at most {_MOST} new tokens in all, got {n_rows}")
+    names = "ABCD"[: len(sequences)]
+    height = 62 + n_rows * _CELL + (len(sequences) - 1) * _GAP + 42
+    middle = (48 + height - 42) / 2
+    with plt.rc_context(STYLE):
+        fig, ax = _page(height)
+        _note(ax, (8, 12), "norms, matrices, MLP:", weight="bold")
+        _note(ax, (8, 26), f"{n_rows} rows, one product")
+        _note(ax, (_GRIDS, 12), "attention:", weight="bold")
+        _note(ax, (_GRIDS, 26), "each sees its own keys")
+        row_top, grid_top = middle - n_rows * _CELL / 2, 62.0
+        _box(ax, (102, 162), (row_top, row_top + n_rows * _CELL), "weights", _LEARNED, mono=False)
+        for name, (new, before) in zip(names, sequences, strict=True):
+            _draw_rows(ax, row_top, new, name)
+            _arrow(ax, (166, row_top + new * _CELL / 2), (_GRIDS - 6, grid_top + new * _CELL / 2))
+            cached = f", {before} in its cache" if before else ""
+            _note(ax, (_GRIDS, grid_top - 8), f"{name}: {new} new{cached}")
+            _draw_looks(ax, grid_top, new, before)
+            row_top += new * _CELL
+            grid_top += new * _CELL + _GAP
+        _arrow(ax, (78, middle), (99, middle))
+        _draw_key(ax, height - 16)
+    return fig
+
+
+_CELL, _GAP, _GRIDS = 13, 26, 200  # points: a token, between two grids, where grids begin
+_MOST = 12  # tokens that fit
+
+
+def _draw_rows(ax: Axes, top: float, n: int, name: str) -> None:
+    """Draw a sequence's new tokens as rows, with its name at the left."""
+    _note(ax, (8, top + n * _CELL / 2), name, ha="left", weight="bold")
+    for i in range(n):
+        row = Rectangle((24, top + i * _CELL), 52, _CELL, facecolor=_TOKEN + _PALE)
+        row.set_edgecolor(_TOKEN)
+        ax.add_patch(row)
+
+
+def _draw_looks(ax: Axes, top: float, new: int, before: int) -> None:
+    """Draw which keys each new token looks at: a row for each, a column for each key."""
+    for i in range(new):
+        for j in range(before + i + 1):  # its own key, and none after it
+            colour = _KEPT if j < before else _TOKEN
+            cell = Rectangle((_GRIDS + j * _CELL, top + i * _CELL), _CELL, _CELL)
+            cell.set(facecolor=colour + "70", edgecolor=COLORS["paper"])
+            ax.add_patch(cell)
+
+
+def _draw_key(ax: Axes, y: float) -> None:
+    for at, colour, what in ((8, _TOKEN, "made in this pass"), (200, _KEPT, "read from the cache")):
+        ax.add_patch(Rectangle((at, y - 5), 10, 10, facecolor=colour + "70", edgecolor="none"))
+        _note(ax, (at + 16, y), what)
 
 
 _LARGEST_NUMBER = 1_000_000  # fits its cell

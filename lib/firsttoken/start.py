@@ -201,7 +201,7 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
                 "Requests come whenever they like: which runs next, and who pays by waiting?",
                 "IV",
                 ("05_throughput",),
-                n_quizzes=3,
+                n_quizzes=4,
                 n_exercises=5,
             ),
             Chapter(
