@@ -46,11 +46,13 @@ from firsttoken.tokenizer import tokenizer
 MEASURED_CODE = code_digest(
     [
         "lib/firsttoken/batching.py",
+        "lib/firsttoken/continuation.py",
         "lib/firsttoken/engine.py",
         "lib/firsttoken/engine_cost.py",
         "lib/firsttoken/generate.py",
         "lib/firsttoken/llama.py",
         "lib/firsttoken/metrics.py",
+        "lib/firsttoken/paging.py",
         "lib/firsttoken/sampling.py",
         "lib/firsttoken/server/__init__.py",
         "lib/firsttoken/server/__main__.py",
