@@ -2,7 +2,6 @@
 
 WAITING = frozenset(
     {
-        "00_start",
         "02_metrics",
     }
 )
