@@ -89,7 +89,8 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
             Chapter(
                 "03_roofline",
                 "The roofline",
-                "Does your hardware wait for arithmetic or for memory, and what moves the limit?",
+                "Does your hardware wait for arithmetic or for memory, and what moves the border "
+                "between the two?",
                 "I",
                 ("01_generate",),
                 n_quizzes=3,
