@@ -1,7 +1,3 @@
 """The chapters that still wait for their second edition. The list only gets shorter."""
 
-WAITING = frozenset(
-    {
-        "02_metrics",
-    }
-)
+WAITING: frozenset[str] = frozenset()
