@@ -227,6 +227,68 @@ def repaired_loss(model, tokens):
     return -np.log(p[np.arange(len(tokens) - 1), tokens[:-1]]).mean()
 """,
     ),
+    Answer(
+        "02_metrics",
+        "1",
+        "an array",
+        "passed",
+        "latencies_ms = np.array([400, 125, 350, 900])",
+    ),
+    Answer(
+        "02_metrics",
+        "1",
+        "five gaps",
+        "failed TPOT: leave the wait for the first token out.",
+        "latencies_ms = 400, 180, 350, 900",
+    ),
+    Answer(
+        "02_metrics",
+        "2",
+        "by a load",
+        "passed",
+        """
+def highest_rate(service_s, wait_s):
+    load = 1 / (1 + service_s / (2 * wait_s))
+    return load / service_s
+""",
+    ),
+    Answer(
+        "02_metrics",
+        "2",
+        "the load itself",
+        "failed That is ρ, how busy the server is. The rate is ρ / s.",
+        """
+def highest_rate(service_s, wait_s):
+    return 2 * wait_s / (service_s + 2 * wait_s)
+""",
+    ),
+    Answer(
+        "02_metrics",
+        "3",
+        "the index -1 only",
+        "failed That mends the index -1 only.",
+        """
+def percentile_test(implementation):
+    assert implementation([30, 10, 20], 50) == 20
+    assert implementation([30, 10, 20], 99) == 30
+    assert implementation([40, 10, 20, 30], 25) == 10
+
+
+def repaired_rank(values, p):
+    return sorted(values)[max(int(len(values) * p / 100) - 1, 0)]
+""",
+    ),
+    Answer(
+        "02_metrics",
+        "4",
+        "the longest gap",
+        "failed The limit is on TPOT, the mean gap; you took the longest.",
+        """
+def my_goodput(traces, ttft_s, tpot_s, span_s):
+    kept = [t for t in traces if t.ttft <= ttft_s]
+    return sum(t.tpot is None or t.itl.max() <= tpot_s for t in kept) / span_s
+""",
+    ),
     Answer("03_roofline", "1", "without inputs and results", "passed", "mlp_us = 172.8"),
     Answer("03_roofline", "1", "the sum", "failed They overlap", "mlp_us = mlp_on(clock=sum)"),
     Answer("03_roofline", "1", "with its unit", "passed", "mlp_us = '0.174 ms'"),

@@ -83,7 +83,7 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
                 "numbers tell them apart?",
                 "I",
                 ("01_generate",),
-                n_quizzes=3,
+                n_quizzes=4,
                 n_exercises=4,
             ),
             Chapter(
