@@ -96,7 +96,7 @@ def admits(now_s, decoding, line, new, budget, base_s, token_s):
         76,
         "with the newcomer's tokens in the same step",
     ),
-    "a prompt is looked at as if it were alone, and nobody is refused": (
+    "a prompt is looked at as if it were alone, and twice the time is kept": (
         {
             "admission": """
 def first_tokens(decoding, unread, budget, base_s, token_s):
@@ -112,10 +112,12 @@ def first_tokens(decoding, unread, budget, base_s, token_s):
 
 
 def admits(now_s, decoding, line, new, budget, base_s, token_s):
-    return True
+    unread = [n for n, _ in line] + [new[0]]
+    seconds = first_tokens(decoding + len(line), unread, budget, base_s, token_s)[-1]
+    return len(line) < 2 and now_s + 2 * seconds <= new[1]
 """
         },
-        65,
+        0,
         "fills the first step",
     ),
     "two adapters, one client, and a step is all that was tried": (
