@@ -9,6 +9,7 @@ from test_chapters import NOTEBOOKS, Chapter, edit, good_chapter, read
 from waiting import WAITING
 
 
+@pytest.mark.timeout(1800)  # a chapter with many changes to try, on a machine that is busy
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_chapter_runs(path):
     """Stubs fail, solutions pass, wrong answers of readers fail and unusual right ones pass.
