@@ -1,7 +1,6 @@
 """The rules that every chapter keeps.
 
 A rule maps a chapter to complaints. BAD holds, for each rule, chapters that it must reject.
-RULES hold for all chapters, SECOND_EDITION for those that do not wait for it.
 """
 
 import ast
@@ -21,7 +20,6 @@ from pybtex.database import parse_file
 
 from firsttoken import live
 from test_frame import forbidden_complaints
-from waiting import WAITING
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -40,7 +38,6 @@ SECTIONS = [
 ]
 MAX_WORDS = 4500  # in view, as all that follows
 MIN_CODE_CELLS, MAX_CODE_CELLS = 20, 35
-MIN_CODE_CELLS_WAITING, MAX_CODE_CELLS_WAITING = 25, 40
 MAX_LINES, MAX_MEDIAN_LINES, MAX_COLUMNS = 15, 6, 88
 MIN_EXERCISES = 3
 # They tell a reader who is stuck that the fault is theirs.
@@ -444,8 +441,6 @@ RULES = [
     runs_anywhere,
     defines_nothing_the_library_has,
     uses_nothing_forbidden,
-]
-SECOND_EDITION = [
     fits_one_reading,
     prints_its_minutes,
     marks_its_further_parts,
@@ -456,7 +451,6 @@ SECOND_EDITION = [
     can_be_changed_as_invited,
     has_no_asides,
 ]
-MAY_WAIT = {"00", "01", "02", "03", "04", "05", "06", "11", "12", "14", "15"}  # never one more
 
 
 def read(path: Path) -> Chapter:
@@ -464,11 +458,7 @@ def read(path: Path) -> Chapter:
     return Chapter(path.stem, nbformat.v4.reads_json(path.read_text()))
 
 
-KEEPS = [
-    (path, rule)
-    for path in NOTEBOOKS
-    for rule in RULES + ([] if path.stem in WAITING else SECOND_EDITION)
-]
+KEEPS = [(path, rule) for path in NOTEBOOKS for rule in RULES]
 
 
 @pytest.mark.parametrize(
@@ -478,15 +468,6 @@ def test_chapter(path, rule):
     chapter = read(path)
     nbformat.validate(chapter.notebook)
     assert rule(chapter) == []
-
-
-def test_the_waiting_list_only_gets_shorter():
-    assert {stem[:2] for stem in WAITING} <= MAY_WAIT
-    for chapter in (read(path) for path in NOTEBOOKS if path.stem in WAITING):
-        in_view = len(reading.code_in_view(chapter.notebook))
-        assert MIN_CODE_CELLS_WAITING <= in_view <= MAX_CODE_CELLS_WAITING, chapter.stem
-        broken = [rule.__name__ for rule in SECOND_EDITION if rule(chapter)]
-        assert broken, f"take {chapter.stem} off the list"
 
 
 def test_toc_lists_exactly_the_notebooks():
@@ -748,7 +729,7 @@ BAD = {
 def test_good_chapter_keeps_every_rule():
     chapter = good_chapter()
     chapter = add("total", outputs=[OUTPUT], execution_count=1, metadata=KEPT)(chapter)
-    complaints = {rule.__name__: rule(chapter) for rule in RULES + SECOND_EDITION}
+    complaints = {rule.__name__: rule(chapter) for rule in RULES}
     assert {name: found for name, found in complaints.items() if found} == {}
 
 
@@ -782,7 +763,7 @@ def test_rule_accepts(rule, mutate):
 
 @pytest.mark.parametrize(
     ("rule", "mutate"),
-    [(rule, mutate) for rule in RULES + SECOND_EDITION for mutate in BAD[rule]],
+    [(rule, mutate) for rule in RULES for mutate in BAD[rule]],
     ids=lambda function: function.__name__,
 )
 def test_rule_rejects(rule, mutate):

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from firsttoken.provenance import code_digest
-from waiting import WAITING_FOR_RUNS
 
 ROOT = Path(__file__).parents[1]
 STORED = {path.stem: path for path in sorted((ROOT / "data" / "measured").glob("*.json"))}
@@ -30,6 +29,16 @@ STALE = frozenset(
         "variants_amd-epyc-1-thread",
     }
 )
+# Chapters that show one of them. Both lists only get shorter.
+SHOW_STALE = {
+    "03_roofline",
+    "05_throughput",
+    "06_attention",
+    "11_sampling",
+    "12_speculative",
+    "14_batching",
+    "15_paging",
+}
 # What decides no number of a run: names, places, tables that only grow, what a run starts from.
 BESIDE = {"architectures", "hardware", "live", "paths", "provenance", "tokenizer"}
 
@@ -87,14 +96,14 @@ def test_no_stored_run_is_older_than_the_code_it_measures(stem):
         assert not since, f"{stem} is older than {sorted(since)}: run {run} again"
 
 
-def test_only_chapters_that_wait_show_a_stale_run():
+def test_no_other_chapter_shows_a_stale_run():
     assert STORED.keys() >= STALE
     chapters = {path.stem: path.read_text("utf-8") for path in ROOT.glob("notebooks/*.ipynb")}
     shown = {
         chapter: {stem for stem in STALE if f"measured/{stem}.json" in text}
         for chapter, text in chapters.items()
     }
-    assert {chapter for chapter, stems in shown.items() if stems} == WAITING_FOR_RUNS
+    assert {chapter for chapter, stems in shown.items() if stems} == SHOW_STALE
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)

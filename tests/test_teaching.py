@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from firsttoken.start import CHAPTERS, path_to
-from waiting import WAITING
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "book" / "teaching.md").read_text("utf-8")
@@ -48,13 +47,8 @@ def test_a_row_says_what_the_map_and_the_chapter_say(row):
     assert builds_on == ", ".join(CHAPTERS[stem].number for stem in chapter.requires)
     if chapter.stem in STANDING:
         said = text(ROOT / "notebooks" / f"{chapter.stem}.ipynb").lower()
-        if chapter.stem in WAITING:
-            assert f"{reading} to read" in said or not reading
-            assert re.search(rf"\b{re.escape(everything)},? with everything done", said)
-        else:
-            read, more = re.search(r"(\d+) minutes to read, (\d+) more for", said).groups()
-            printed = f"{read} minutes", f"{int(read) + int(more)} minutes"
-            assert (reading, everything) == printed
+        read, more = re.search(r"(\d+) minutes to read, (\d+) more for", said).groups()
+        assert (reading, everything) == (f"{read} minutes", f"{int(read) + int(more)} minutes")
 
 
 def test_each_assignment_has_its_row_and_says_the_same_time():
