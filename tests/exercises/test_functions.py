@@ -199,3 +199,12 @@ def test_the_line_shown_is_the_innermost_of_the_function():
         return deeper(n - 1)
 
     assert "return 1 / 0" in check(deeper, abs, inputs=[(2,)]).rows[1][1]
+
+
+def test_none_beside_a_number_is_no_array():
+    def judged(answer):
+        return check(lambda x: answer, lambda x: (None, 0), inputs=[(1,)])
+
+    assert judged((None, 0))
+    assert not judged((float("nan"), 0))
+    assert "array" not in str(judged(("a", 0)).message)

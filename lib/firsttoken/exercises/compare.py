@@ -37,7 +37,7 @@ def as_number(value: Any) -> np.ndarray | None:
             return np.asarray(float(value))
         array = np.asarray(value)
         if array.dtype.kind == "O" and array.ndim:
-            if any(isinstance(x, bool | str | bytes) for x in array.flat):
+            if any(x is None or isinstance(x, bool | str | bytes) for x in array.flat):
                 return None
             return array.astype(np.float64)
         return array.astype(np.float64) if array.dtype.kind in "iuf" else None
