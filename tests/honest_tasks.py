@@ -1308,4 +1308,171 @@ def cheapest(model, cards, context, max_token_s):
     return best
 """,
     },
+    "engine": {
+        "metrics": """\
+from collections import Counter
+
+
+def people(record):
+    return set(record.decodes) | {i for i, _, _ in record.prefills}
+
+
+def mean_places(records):
+    events = sorted(
+        [(r.start_s, len(people(r))) for r in records]
+        + [(r.end_s, -len(people(r))) for r in records]
+    )
+    area, level = 0, 0
+    for (now, change), (later, _) in zip(events, events[1:]):
+        level += change
+        area += level * (later - now)
+    return np.float64(area) / (events[-1][0] - events[0][0])
+
+
+def new_tokens(records, n_prompt):
+    own = Counter()
+    per_step = np.zeros(len(records), int)
+    for at, r in enumerate(records):
+        gains = np.ones(len(r.decodes), int)
+        gains[: len(r.kept)] += np.array(r.kept, int)
+        done = [i for i, new, old in r.prefills if new + old >= n_prompt[i] + own[i]]
+        own.update(dict(zip(r.decodes, gains.tolist())))
+        own.update(done)
+        per_step[at] = gains.sum() + len(done)
+    return per_step
+
+
+def waited_share(records, request, arrival_s):
+    waited, last = 0, arrival_s
+    for r in records:
+        if request in people(r):
+            waited += r.start_s - last
+            last = r.end_s
+    return waited / (last - arrival_s)
+""",
+        "guessing": """\
+def alphas(records, most):
+    kept, judged = np.zeros(most), np.zeros(most)
+    for r in records:
+        for n in r.kept:
+            kept[: min(n, most)] += 1
+            judged[: min(n + 1, r.gamma, most)] += 1
+    shares = []
+    for k, n in zip(kept, judged):
+        shares.append(k / n if n else shares[-1] if shares else 0)
+    return np.array(shares)
+
+
+def guesses(n_decoding, unread, budget, chunk, alphas, round_s):
+    yields = 1 + np.concatenate([[0], np.cumsum(np.cumprod(alphas))])
+    speeds = []
+    for g, tokens in enumerate(yields):
+        own = n_decoding * (1 + g)
+        if g and own + min(unread, chunk) > budget:
+            speeds.append(0)
+            continue
+        speeds.append(tokens / round_s(max(own, min(budget, own + unread)), g))
+    return np.argmax(np.round(np.array(speeds) / max(speeds), 12))
+""",
+        "admission": """\
+class Forecast:
+    def __init__(self, decoding, line, budget, base_s, token_s):
+        self.n, self.line = decoding, [[unread, None] for unread in line]
+        self.budget, self.base_s, self.token_s = budget, base_s, token_s
+        self.clock = 0
+
+    def step(self):
+        used = self.n
+        ready = 0
+        for person in self.line:
+            take = min(person[0], self.budget - used)
+            person[0] -= take
+            used += take
+            if take and person[0] == 0:
+                person[1] = "now"
+                ready += 1
+        self.clock += self.base_s + used * self.token_s
+        for person in self.line:
+            if person[1] == "now":
+                person[1] = self.clock
+        self.n += ready
+
+    def times(self):
+        while self.n < self.budget and any(unread for unread, _ in self.line):
+            self.step()
+        return np.array([np.inf if t is None else t for _, t in self.line])
+
+
+def first_tokens(decoding, unread, budget, base_s, token_s):
+    return Forecast(decoding, unread, budget, base_s, token_s).times()
+
+
+def admits(now_s, decoding, line, new, budget, base_s, token_s):
+    people = list(line)
+    people.append(new)
+    times = now_s + Forecast(decoding, [n for n, _ in people], budget, base_s, token_s).times()
+    return np.all(times <= np.array([deadline for _, deadline in people]) + 1e-9)
+""",
+        "bugs": """\
+import random
+
+
+def evidence(name):
+    dice = random.Random(3)
+    for _ in range(3000):
+        events, open_names, asked = [], [], {}
+        for i in range(5):
+            prompt = [dice.randrange(2) for _ in range(dice.randint(1, 5))]
+            asked[i] = (dice.choice("ab"), prompt, dice.randint(1, 6))
+            events.append(["submit", i, *asked[i]])
+            if dice.random() < 0.5:
+                events.append(["step"])
+            if dice.random() < 0.4:
+                gone = dice.randrange(i + 1)
+                if gone not in open_names:
+                    open_names.append(gone)
+                    events.append(["abort", gone])
+        events += [["step"]] * 6
+        try:
+            answers, free = play(VERSIONS[name], events)
+        except Exception:
+            return events
+        if free != N_BLOCKS or any(alone(*asked[i]) != answers[i] for i in answers):
+            return events
+
+
+class Job:
+    def __init__(self, name, adapter, blocks, n_new):
+        self.name, self.adapter, self.blocks, self.left = name, adapter, blocks, n_new
+        self.runs = False
+
+
+def repaired_run(events, n_blocks, n_adapters):
+    jobs, ended, clock = [], [], 0
+
+    def fits(job):
+        on = [other for other in jobs if other.runs] + [job]
+        few = len(set(other.adapter for other in on)) <= n_adapters
+        return few and sum(other.blocks for other in on) <= n_blocks
+
+    for event in events:
+        if event[0] == "submit":
+            jobs.append(Job(*event[1:]))
+            continue
+        if event[0] == "abort":
+            jobs = [job for job in jobs if job.name != event[1]]
+            continue
+        clock += 1
+        for job in jobs:
+            if not job.runs:
+                if not fits(job):
+                    break
+                job.runs = True
+        for job in jobs:
+            job.left -= job.runs
+        ended += [[clock, job.name] for job in jobs if not job.left]
+        jobs = [job for job in jobs if job.left]
+    return [ended, n_blocks - sum(job.blocks for job in jobs if job.runs)]
+""",
+    },
 }

@@ -22,7 +22,7 @@ HIDDEN = "### BEGIN HIDDEN TESTS"
 SEEDS = range(5)
 
 # Classes of what tests hand over: an answer may name them, as in a type hint.
-HANDED_OVER = {"SamplingParams"}
+HANDED_OVER = {"SamplingParams", "StepRecord"}
 
 
 def with_helpers(cell, locked: list) -> set[str]:
