@@ -6,52 +6,36 @@ import time
 from collections.abc import Callable
 
 import httpx
-import numpy as np
 import uvicorn
 
 from firsttoken.architectures import Architecture
 from firsttoken.engine import Engine
-from firsttoken.kv_cache import KVCache
 from firsttoken.server.app import ServerSettings, create_app
 from firsttoken.server.protocol import uvicorn_config
 from firsttoken.tokenizer import tokenizer
+from test_engine import Chain
 
 WORDS = tokenizer()
 NAME = "first-token"
 
 
-class ExactModel:
-    """A model without rounding, with the shipped vocabulary: a key stands for the text up to it.
+class ExactModel(Chain):
+    """The chain of the engine's tests with the shipped vocabulary.
 
-    One wrong number in the cache, and the next token is likely to be another. A pass takes
-    `pass_s`, and raises `error` if there is one.
+    A pass takes `pass_s`, and raises `error` if there is one.
     """
 
     arch = Architecture("exact", 1, 1, 1, 1, 1, 1, WORDS.vocab_size, max_context=512)
-    eos_ids = (0,)
+    modulus, tau = 1009, 80
 
     def __init__(self, pass_s: float = 0.0):
         self.pass_s, self.error = pass_s, None
-        self._ids = np.arange(7, 7 + self.arch.vocab_size)
-
-    def new_cache(self, batch, capacity):
-        return KVCache(self.arch, batch, capacity)
-
-    def __call__(self, tokens, cache):
-        rows = []
-        for token in tokens[0]:
-            before = cache.keys(0)[0, 0, -1, 0] if cache.length else 0
-            key = np.full((1, 1, 1, 1), (37 * int(before) + token + 1) % 65_521, np.float32)
-            cache.append(0, key, key)
-            total = int(cache.keys(0).astype(int).sum() + 3 * cache.values(0).astype(int).sum())
-            rows.append((total * self._ids % 1009) / 80)
-        return np.array([rows], dtype=np.float32)
 
     def forward_ragged(self, tokens, caches):
         if self.error is not None:
             raise self.error
         time.sleep(self.pass_s)
-        return [self([new], cache)[0] for new, cache in zip(tokens, caches, strict=True)]
+        return super().forward_ragged(tokens, caches)
 
 
 class Served:

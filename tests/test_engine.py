@@ -46,6 +46,7 @@ class Chain:
 
     arch = Architecture("chain", 1, 1, 1, 1, 1, 1, VOCAB, max_context=40)
     eos_ids = (0,)
+    modulus, tau = 101, 25  # of the logits
     tone = 0  # an adapter's: with another one every key of a text is another
 
     def new_cache(self, batch, capacity):
@@ -58,9 +59,9 @@ class Chain:
             number = (37 * before + token + 1 + 999 * self.tone) % 65_521
             key = np.full((1, 1, 1, 1), number, np.float32)
             cache.append(0, key, key)
-            total = int(cache.keys(0).sum() + 3 * cache.values(0).sum())
-            rows.append([(total * (i + 7) % 101) / 25 for i in range(VOCAB)])
-        return np.array([rows], dtype=np.float32)
+            total = int(cache.keys(0).astype(int).sum() + 3 * cache.values(0).astype(int).sum())
+            rows.append(total * np.arange(7, 7 + self.arch.vocab_size) % self.modulus)
+        return np.array([rows], dtype=np.float32) / self.tau
 
     def forward_ragged(self, tokens, caches, models=None):
         assert tokens  # a step without work would go on for ever
