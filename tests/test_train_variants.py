@@ -308,6 +308,31 @@ def test_the_report_is_whole(seven, monkeypatch):
     assert all(f"\n{name} " in table for name in BY_NAME)
 
 
+def test_a_report_is_confirmed_by_equal_numbers_alone(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(train_variants, "VARIANTS", (TOYS["MHA"], TOYS["CLA"]))
+    run()
+    runs = {
+        name: [json.loads((tmp_path / f"{name}-{seed}.json").read_text()) for seed in (0, 1)]
+        for name in ("MHA", "CLA")
+    }
+    path = tmp_path / "report.json"
+    written = train_variants.report(runs, train_variants.heldout_windows(2))
+    written["provenance"]["measured_code"] = {"of": "older code"}
+    path.write_text(json.dumps(written))
+    assert run(f"--confirm={path}") == []  # both runs are there
+    said = json.loads(path.read_text())
+    assert said["provenance"]["measured_code"] == train_variants.MEASURED_CODE
+    assert said["provenance"]["confirmed"]["seeds"] == [0]
+    assert said["variants"] == json.loads(json.dumps(written["variants"]))
+
+    written["variants"][1]["runs"][0]["loss_curve"][-1][1] += 1e-12
+    path.write_text(json.dumps(written))
+    before = path.read_text()
+    with pytest.raises(SystemExit, match="CLA: other loss_curve than in"):
+        run(f"--confirm={path}")
+    assert path.read_text() == before
+
+
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "data" / "measured").glob("variants_*.json")), ids=lambda p: p.name
 )
