@@ -86,7 +86,8 @@ def unmask(
     A pass draws a token for every mask (`greedy`: takes the likeliest), each on its own, and keeps
     some: a "random" choice, or those of which the model is surest ("confidence"). The rest are
     masks again. Tokens kept in one pass know nothing of each other; one a pass, in random order,
-    follows the model's own law. With a `block`, masks are written block by block from the left.
+    follows the model's own distribution. With a `block`, masks are written block by block from the
+    left.
 
     Shapes: tokens (B, T), with as many masks in every row; each state (B, T)
     Units:  block in tokens

@@ -2,9 +2,9 @@
 
 READ_TOO_LATE = """def option_log_p(model, prompt, option):
     text = [*prompt, *option]
-    law = softmax(model([text])[0].astype(float))
+    distribution = softmax(model([text])[0].astype(float))
     places = np.arange(len(prompt), len(text))
-    return float(np.log(law[places, option]).sum())
+    return float(np.log(distribution[places, option]).sum())
 """
 
 MEAN_OF_MEANS = """def merged(parts):

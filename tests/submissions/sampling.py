@@ -16,8 +16,8 @@ class BatchSampler:
             if params.temperature == 0:
                 tokens[name] = int(penalize(row, params, prompt, output).argmax())
             else:
-                law = next_token_distribution(row, params, prompt, output)
-                tokens[name] = int(draw(law, self.rng))
+                distribution = next_token_distribution(row, params, prompt, output)
+                tokens[name] = int(draw(distribution, self.rng))
             output.append(tokens[name])
         return tokens
 
@@ -25,10 +25,10 @@ class BatchSampler:
         del self.requests[request_id]
 """
 WRONG = {
-    "every filter looks at the whole law": (
+    "every filter looks at the whole distribution": (
         {
             "order-solution": """
-def law_in_order(logits, steps):
+def distribution_in_order(logits, steps):
     apply = {"min_p": keep_min_p, "top_k": keep_top_k, "top_p": keep_top_p}
     logits = apply_temperature(logits, dict(steps).get("temperature", 1))
     kept = np.ones(len(logits), dtype=bool)
@@ -45,12 +45,12 @@ def law_in_order(logits, steps):
         {
             "typical-solution": """
 def keep_typical(logits, mass):
-    law = softmax(logits)
-    surprise = -np.log(np.where(law > 0, law, 1))
-    distance = np.where(law > 0, np.abs(surprise - law @ surprise), np.inf)
+    distribution = softmax(logits)
+    surprise = -np.log(np.where(distribution > 0, distribution, 1))
+    distance = np.where(distribution > 0, np.abs(surprise - distribution @ surprise), np.inf)
     order = np.argsort(distance.round(9), kind="stable")
-    kept = order[law[order].cumsum() <= mass]
-    result = np.full(len(law), -np.inf)
+    kept = order[distribution[order].cumsum() <= mass]
+    result = np.full(len(distribution), -np.inf)
     result[kept] = logits[kept]
     return result
 """

@@ -6,16 +6,16 @@ def speculate(target, draft, prompt_ids, params, gamma, rng):
     end = len(ids) + params.max_tokens
     target_cache, draft_cache = (m.new_cache(capacity=2 * end) for m in (target, draft))
     while len(ids) < end:
-        guesses, laws = [], []
+        guesses, distributions = [], []
         for _ in range(min(gamma, end - len(ids) - 1)):
             text = ids + guesses
             logits = draft([text[draft_cache.length :]], draft_cache)[0, -1]
-            laws.append(next_token_distribution(logits, params))
-            guesses.append(int(draw(laws[-1], rng)))
+            distributions.append(next_token_distribution(logits, params))
+            guesses.append(int(draw(distributions[-1], rng)))
         text = ids + guesses
         logits = target([text[target_cache.length :]], target_cache)[0, -len(guesses) - 1 :]
         checked = np.stack([next_token_distribution(row, params) for row in logits])
-        tokens = verify(checked, np.stack(laws) if laws else None, guesses, rng)
+        tokens = verify(checked, np.stack(distributions) if distributions else None, guesses, rng)
         rounds.append((len(guesses), len(tokens) - 1))
         ids += tokens
         CUT
@@ -59,14 +59,16 @@ def chain_rules(target, draft, n):
     ),
     "the likeliest token is guessed, not a drawn one": (
         {
-            "loop-solution": _LOOP.replace("draw(laws[-1], rng)", "laws[-1].argmax()").replace(
+            "loop-solution": _LOOP.replace(
+                "draw(distributions[-1], rng)", "distributions[-1].argmax()"
+            ).replace(
                 "CUT",
                 "for cache in (target_cache, draft_cache):\n"
                 "            cache.truncate(min(cache.length, len(ids) - 1))",
             )
         },
         75,
-        "the text does not follow the target's law",
+        "the text does not follow the target",
     ),
     "the library's loop, on models in disguise": (
         {
