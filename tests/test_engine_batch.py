@@ -15,7 +15,7 @@ from firsttoken.llama import Llama, load_model
 from firsttoken.paging import BlockPool, PagedBatch, PagedCache
 from firsttoken.sampling import SamplingParams
 from test_lora import ARCH as SMALL
-from test_lora import random_weights
+from test_lora import random_adapter, random_weights
 
 TOY = Architecture("toy", 2, 24, 6, 2, 4, 16, 32)
 # How many tokens each sequence has, how many it brings, and whether all that it has was found.
@@ -158,6 +158,40 @@ def test_the_engine_takes_other_models_as_they_are():
     assert counting.n == 4 and answers[0] == answers[1]
     plain = load_model("draft")
     assert _PagedLlama(plain).blocks is plain.blocks
+
+
+@pytest.mark.parametrize("part", [1, 3, 5, 64])
+@pytest.mark.parametrize("adapted", [False, True])
+def test_a_long_pass_in_parts_is_that_in_one_go(part, adapted, monkeypatch):
+    """Parts end within texts and between them; each row keeps its place and its adapter."""
+    seen = []
+    forward = _PagedLlama.forward_ragged
+
+    def noted(model, tokens, caches):
+        seen.append([len(row) for row in tokens])
+        return forward(model, tokens, caches)
+
+    monkeypatch.setattr(_PagedLlama, "forward_ragged", noted)
+    monkeypatch.setattr(_PagedLlama, "part", part)
+    adapters = {"loud": random_adapter(seed=1), "low": random_adapter(seed=2)} if adapted else {}
+    engine = Engine(Llama(SMALL, random_weights()), 40, 3, adapters=adapters)
+    names = [None, "loud", "low", None] if adapted else [None] * 4
+    prompts = [[5, 6, 7, 8, 9, 1, 2], [3], [4] * 5, [6, 7]]
+    ids = [
+        engine.submit(prompt, SamplingParams(0.0, max_tokens=1), logprobs=3, adapter=name)
+        for prompt, name in zip(prompts, names, strict=True)
+    ]
+    together = engine.run()
+    n_tokens = sum(map(len, prompts))
+    assert len(seen) == -(-n_tokens // part) and sum(map(sum, seen)) == n_tokens
+    assert max(map(sum, seen)) == min(part, n_tokens)
+    monkeypatch.setattr(_PagedLlama, "part", n_tokens)
+    for i, prompt, name in zip(ids, prompts, names, strict=True):
+        alone = Engine(Llama(SMALL, random_weights()), 40, 3, adapters=adapters)
+        j = alone.submit(prompt, SamplingParams(0.0, max_tokens=1), logprobs=3, adapter=name)
+        (told,), (expected,) = together[i].logprobs, alone.run()[j].logprobs
+        assert told.token == expected.token
+        np.testing.assert_allclose(told.logprob, expected.logprob, atol=2e-5)
 
 
 def test_wrong_batches_are_named():

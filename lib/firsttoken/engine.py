@@ -2,12 +2,15 @@
 
 import copy
 import math
+import sys
 import time
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from numbers import Integral, Real
+from operator import itemgetter
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -214,7 +217,9 @@ class Engine:
         self.gamma = gamma if callable(gamma) else check_count("gamma", gamma)
         self._guessers = None if draft is None else _guessers(draft, model)
         self.adapters = dict(adapters or {})
-        self._passing = _PagedLlama(model) if type(model) is Llama else model
+        self._passing, self._part = model, sys.maxsize  # _part: tokens of a pass at a time
+        if type(model) is Llama:
+            self._passing, self._part = _PagedLlama(model), _PagedLlama.part
         self._adapted = AdaptedModel(self._passing, self.adapters) if self.adapters else None
         # The pool knows a text by its tokens; those of each adapter get numbers of their own.
         self._first_ids = {
@@ -516,7 +521,22 @@ class Engine:
                 self._leave(entry)
 
     def _logits(self, news: list[list[int]], batch: list[_Entry]) -> list[Array]:
-        """Return the logits behind the new tokens of each request, with its adapter."""
+        """Return the logits behind the new tokens of each request, with its adapter.
+
+        Many tokens go through the model in parts, the first of them first: what a layer makes of a
+        part is still in the processor's cache when the next product needs it.
+        """
+        tokens = [(i, token) for i, new in enumerate(news) for token in new]
+        found: list[list[Array]] = [[] for _ in batch]
+        for start in range(0, len(tokens), self._part):
+            part = groupby(tokens[start : start + self._part], key=itemgetter(0))
+            rows = {i: [token for _, token in of_one] for i, of_one in part}
+            logits = self._forward(list(rows.values()), [batch[i] for i in rows])
+            for i, after in zip(rows, logits, strict=True):
+                found[i].append(np.asarray(after))
+        return [np.concatenate(parts) if len(parts) > 1 else parts[0] for parts in found]
+
+    def _forward(self, news: list[list[int]], batch: list[_Entry]) -> list[Array]:
         sequences = [entry.sequence for entry in batch]
         if self._adapted is None:
             return self._passing.forward_ragged(news, sequences)
@@ -746,8 +766,11 @@ class Engine:
 class _PagedLlama(Llama):
     """A Llama that shares its arrays with another, and lets all sequences of a pass attend at once.
 
-    Alone each of them would ask its cache for keys and values, and attend by itself.
+    Alone each of them would ask its cache for keys and values, and attend by itself. A `part` is as
+    many tokens as go through all layers fastest, one by one.
     """
+
+    part = 64
 
     def __init__(self, model: Llama) -> None:
         vars(self).update(vars(model))
