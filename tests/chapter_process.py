@@ -105,20 +105,16 @@ def main(request: dict) -> dict:
     def check(step: dict) -> Any:
         return heard_from(reader.run(step["cell"], step["source"]))
 
-    def core(rest: list[dict]) -> None:
-        for step in rest:
-            if not step["further"]:
-                reader.run(step["cell"], step["source"])
-        reader.move_sliders(everywhere=False)
-
-    def edited(at: int, source: str) -> None:
-        os.environ.pop(CLAIMS, None)
+    def edited(edits: dict[int, str]) -> None:
         reader.figures.clear()
         sources = [step["source"] for step in steps]
-        for index in cells_to_run(sources, at, source, reader.constants()):
-            step = steps[index]
-            reader.run(step["cell"], source if index == at else step["source"])
+        for index in cells_to_run(sources, edits, reader.constants()):
+            reader.run(steps[index]["cell"], edits.get(index, sources[index]))
         reader.move_sliders(everywhere=False)
+
+    def invited(at: int, source: str) -> None:
+        os.environ.pop(CLAIMS, None)
+        edited({at: source})
 
     def answered(step: dict, answer: str) -> Any:
         reader.run("answer", answer)
@@ -128,20 +124,20 @@ def main(request: dict) -> dict:
         reader.use_solutions()
         return check(step)
 
+    left_out = {index: "" for index, step in enumerate(steps) if step["further"]}
     apart = False
     try:
         for index, step in enumerate(steps):
-            rest = steps[index:]
             if step["further"] and not apart:
                 apart = True
-                branch("without the further parts", lambda rest=rest: core(rest))
+                branch("without the further parts", lambda: edited(left_out))
             for edit in step["invited"]:
                 what = f"{step['cell']}: {edit['from']!r} → {edit['to']!r}"
                 if step["source"].count(edit["from"]) != 1:
                     report["complaints"].append(f"{what}: not once in the cell")
                     continue
                 source = step["source"].replace(edit["from"], edit["to"])
-                branch(what, lambda at=index, source=source: edited(at, source))
+                branch(what, lambda at=index, source=source: invited(at, source))
             value = reader.run(step["cell"], step["source"])
             number = step["exercise"]
             if step["part"] == "check":

@@ -33,7 +33,7 @@ class Report(NamedTuple):
 
 
 def run_chapter(
-    chapter: Chapter, folder: Path, answers: Sequence[Answer] = (), cell_timeout_s: float = 120
+    chapter: Chapter, folder: Path, answers: Sequence[Answer] = (), cell_timeout_s: float = 400
 ) -> Report:
     """Run a notebook once, with a branch from where it begins for each of these.
 

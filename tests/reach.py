@@ -1,7 +1,7 @@
-"""Which cells of a chapter an edit of one cell can reach.
+"""Which cells of a chapter edits of some of them can reach.
 
 It goes by names, and errs towards running a cell. A name is touched if the edit may give it another
-value: the edited cell, or a cell that was reached, binds it or may change its value in place (calls
+value: an edited cell, or a cell that was reached, binds it or may change its value in place (calls
 a method of it, assigns into it, hands it to a call). A cell that reads a touched name is reached,
 also if only a function that it uses reads it. Two names for one list are not seen through.
 """
@@ -10,7 +10,7 @@ import ast
 import builtins
 import copy
 import symtable
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 CODE = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
@@ -36,40 +36,43 @@ Held = dict[str, set[Facts]]  # of functions, and of what holds some: what calli
 
 
 def cells_to_run(
-    sources: Sequence[str], at: int, edited: str, constant: Collection[str] = ()
+    sources: Sequence[str], edits: Mapping[int, str], constant: Collection[str] = ()
 ) -> list[int]:
-    """Return which cells must run once cell `at` is edited, where those above it have run.
+    """Return which cells must run once those in `edits` have other sources.
 
-    They are the edited one, those that it reaches, and those that bind or change what one of these
-    reads. `constant` names what has, at the edit, a value that no call can change.
+    They are the edited ones, those that these reach, and those that bind or change what one of
+    these reads. What stands above the first edit has run; `constant` names what has then a value
+    that no call can change.
     """
+    first = min(edits)
     try:
-        cells, new = [_statements(source) for source in sources], _statements(edited)
+        cells = [_statements(source) for source in sources]
+        new = {index: _statements(source) for index, source in edits.items()}
     except SyntaxError:  # a magic, for one, may do anything
-        return list(range(at, len(sources)))
-    parts = [part for cell in (*cells, new) for part in cell]
+        return list(range(first, len(sources)))
+    parts = [part for cell in (*cells, *new.values()) for part in cell]
     own = set().union(*(part.binds for part in parts if not part.imports))
     imported = set(dir(builtins)).union(*(part.binds for part in parts if part.imports))
-    later = set().union(*(part.binds for cell in (*cells[at:], new) for part in cell))
+    later = set().union(*(part.binds for cell in (*cells[first:], *new.values()) for part in cell))
     fixed = (set(constant) - later) | (imported - own)
     held: Held = {}
-    touched, run, effects = set[str](), {at}, []
+    touched, run, effects = set[str](), set(edits), []
     for index, cell in enumerate(cells):
         usable = _define(cell, held, fixed)
-        if index == at:
-            usable = _merge(usable, _define(new, held, fixed))
+        if index in edits:
+            usable = _merge(usable, _define(new[index], held, fixed))
             held = dict(usable)
-            touched |= _effects(new, usable, fixed)[1] | _effects(cell, usable, fixed)[1]
-        reads, alters, surely = _effects(cell, usable, fixed)
+            touched |= _effects(cell, usable, fixed)[1]
+        reads, alters, surely = _effects(new.get(index, cell), usable, fixed)
         effects.append((reads, alters, surely))
-        if index > at and reads & touched:
+        if index in edits or (index > first and reads & touched):
             run.add(index)
             touched |= alters
-        elif index > at:
+        elif index > first:
             touched -= surely
-    for index in range(len(cells) - 1, at, -1):
+    for index in range(len(cells) - 1, first, -1):
         for name in effects[index][0] if index in run else ():
-            for above in range(index - 1, at, -1):
+            for above in range(index - 1, first, -1):
                 if name in effects[above][1]:
                     run.add(above)
                 if name in effects[above][2]:

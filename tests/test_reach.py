@@ -8,7 +8,7 @@ from reach import cells_to_run
 def reached(*cells: str, constant: tuple[str, ...] = ()) -> list[int]:
     """Return which cells run once the cell `n = 1`, or whichever has a 1 first, is edited."""
     at = next(index for index, cell in enumerate(cells) if "1" in cell)
-    return cells_to_run(cells, at, cells[at].replace("1", "2"), constant)
+    return cells_to_run(cells, {at: cells[at].replace("1", "2")}, constant)
 
 
 def test_what_reads_a_touched_name_runs_through_any_number_of_steps():
@@ -141,10 +141,20 @@ def test_what_a_reached_cell_needs_runs_before_it():
 
 
 def test_what_the_edit_no_longer_binds_is_touched_too():
-    assert cells_to_run(["a = b = 1", "print(a)", "print(b)"], 0, "b = 1") == [0, 1, 2]
-    assert cells_to_run(["a = 1", "print(a)", "print(b)"], 0, "a, b = 1, 2") == [0, 1, 2]
+    assert cells_to_run(["a = b = 1", "print(a)", "print(b)"], {0: "b = 1"}) == [0, 1, 2]
+    assert cells_to_run(["a = 1", "print(a)", "print(b)"], {0: "a, b = 1, 2"}) == [0, 1, 2]
 
 
 def test_after_what_cannot_be_read_all_runs():
     assert reached("n = 1", "m = 3", "%time m", "print(m)") == [0, 1, 2, 3]
-    assert cells_to_run(["n = 1", "m = 3"], 0, "n = (") == [0, 1]
+    assert cells_to_run(["n = 1", "m = 3"], {0: "n = ("}) == [0, 1]
+
+
+def test_cells_that_are_left_out_reach_what_reads_their_names():
+    """Which then needs the value from before them, if there was one."""
+    cells = ["pass", "n = 1", "n = 2", "m = 3", "print(n)", "print(m)", "n = 4", "print(n)"]
+    assert cells_to_run(cells, {2: ""}) == [2, 4]
+    assert cells_to_run(cells, {2: "", 3: ""}) == [2, 3, 4, 5]
+    assert cells_to_run(cells, {1: "", 2: ""}) == [1, 2, 4]
+    between = ["pass", "a = 1", "n = 2", "a = 3", "print(a + n)"]
+    assert cells_to_run(between, {1: "", 3: ""}) == [1, 2, 3, 4]
