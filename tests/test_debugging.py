@@ -271,6 +271,14 @@ def second(change: Callable = lambda ids: ids, **options):
     return found
 
 
+def compiled_on_the_way():
+    """Judge what the first request with a cached prefix looks like where its kernel is missing."""
+    numbers = {"n_prompt": 98, "n_common": 96, "n_cached": 96}
+    return d.why_the_second_request_is_slow(
+        d.SecondRequest(ttft_s=3.2, queue_s=0.0, again_s=0.1, **numbers)
+    )
+
+
 def slow_ones(times, shapes):
     return lambda: d.why_only_some_requests_are_slow(times, shapes)
 
@@ -569,6 +577,7 @@ CASES: dict[str, dict[Callable, str]] = {
         second(prefix_caching=False): "prefix not reused",
         second(lambda ids: [7, *ids]): "another beginning",
         second(lambda ids: [*ids, *corpus()[:20]], n_blocks=10): "preempted",
+        compiled_on_the_way: "compiled on the way",
     },
     "why_only_some_requests_are_slow": {
         slow_ones([0.2] * 6, [1, 1, 2, 2, 3, 3]): "healthy",

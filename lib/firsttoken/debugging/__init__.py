@@ -7,7 +7,7 @@ that a check is to find, something that has it.
 """
 
 from firsttoken.debugging import broken
-from firsttoken.debugging.finding import HEALTHY, Finding
+from firsttoken.debugging.finding import HEALTHY, Finding, verdicts
 from firsttoken.debugging.load import (
     Benchmark,
     Load,
@@ -71,6 +71,7 @@ __all__ = [
     "Stream",
     "ask_twice",
     "broken",
+    "verdicts",
     "why_a_larger_batch_does_not_help",
     "why_a_restart_helps",
     "why_characters_break",

@@ -1,6 +1,7 @@
 """What a check finds: one cause, and the numbers that speak for it."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
 
@@ -22,6 +23,27 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.cause}: {self.evidence}"
+
+
+@dataclass(frozen=True, repr=False)
+class Verdicts:
+    """Findings by the name of what was judged; they show one under the other."""
+
+    findings: Mapping[str, Finding]
+
+    def __repr__(self) -> str:
+        width = max(map(len, self.findings), default=0)
+        return "\n".join(f"{name:{width}} → {found}" for name, found in self.findings.items())
+
+
+def verdicts(**findings: Finding) -> Verdicts:
+    """Return findings side by side, each behind the name of what was judged.
+
+    >>> verdicts(healthy=Finding("healthy", "All fits."), broken=Finding("mask", "Nothing."))
+    healthy → healthy: All fits.
+    broken  → mask: Nothing.
+    """
+    return Verdicts(findings)
 
 
 def check_seconds(**named: float) -> None:

@@ -84,8 +84,8 @@ class Load:
 def why_the_card_is_idle(load: Load) -> Finding:
     """Say why throughput does not grow although the card has time.
 
-    Who waits may wait for blocks or for a place. If nobody waits, too few ask at once, or the host
-    is slower than the card.
+    Who waits may wait for blocks or for a place. If nobody waits, and at most a quarter of the
+    places is taken, too few ask at once; else the host is slower than the card.
 
     >>> load = Load(running=64, waiting=300, max_batch=64, cache_share=0.4, busy=0.3)
     >>> why_the_card_is_idle(load).cause
@@ -101,7 +101,7 @@ def why_the_card_is_idle(load: Load) -> Finding:
         return Finding("blocks", f"{said}.")
     if load.busy >= 0.8:
         return Finding(HEALTHY, f"{said}.")
-    if load.running < 0.5 * load.max_batch and load.running < 4:
+    if 4 * load.running <= load.max_batch:
         return Finding("clients", f"{said}.")
     return Finding("host", f"{said}.")
 

@@ -48,17 +48,15 @@ def why_settings_differ(
     others = {name: p for name, p in orders.items() if not np.allclose(p, right, atol=1e-9)}
     if not others:
         raise ValueError("params must hold settings whose order matters here, e.g. temperature 2")
+    moved = f"{50 * np.abs(probabilities - right).sum():.0f} % of the probability lie elsewhere."
     if np.allclose(probabilities, right, atol=1e-6):
-        return Finding(HEALTHY, f"{int((right > 0).sum())} tokens are left, as the book's order.")
+        return Finding(
+            HEALTHY, f"{int((right > 0).sum())} tokens are left, as in the book's order."
+        )
     for name, p in others.items():
         if np.allclose(probabilities, p, atol=1e-6):
-            return Finding(
-                name, f"{int((p > 0).sum())} tokens are left, not {int((right > 0).sum())}."
-            )
-    moved = np.abs(probabilities - right).sum() / 2
-    return Finding(
-        "none of these orders", f"{100 * moved:.0f} % of the probability lies elsewhere."
-    )
+            return Finding(name, moved)
+    return Finding("none of these orders", moved)
 
 
 def _orders(

@@ -46,7 +46,7 @@ def why_the_first_token_is_slow(
         raise ValueError(f"n_cached must lie in 0 … {n_prompt - 1}, got {n_cached}")
     reading = prefill(arch, accelerator, n_prompt - n_cached, dtype=dtype)
     said = (
-        f"of {format_time(ttft_s)}, {format_time(queue_s)} in the line and at least "
+        f"Of {format_time(ttft_s)}, {format_time(queue_s)} in the line and at least "
         f"{format_time(reading)} for {n_prompt - n_cached} tokens"
     )
     if ttft_s <= promised_s:
@@ -61,7 +61,8 @@ class SecondRequest:
 
     n_common: tokens that both prompts begin with; n_cached: what the prefix cache had of it
     (`usage.prompt_tokens_details.cached_tokens` in OpenAI's answers); queue_s: its time in the
-    line; preemptions: how often it had to give its blocks back.
+    line; preemptions: how often it had to give its blocks back; again_s: time to the first token
+    when the very same request was sent once more.
 
     Units:  seconds, tokens
     Raises: ValueError for negative times and counts that do not fit.
@@ -74,9 +75,10 @@ class SecondRequest:
     n_cached: int
     preemptions: int = 0
     block_size: int = 16
+    again_s: float | None = None
 
     def __post_init__(self) -> None:
-        check_seconds(ttft_s=self.ttft_s, queue_s=self.queue_s)
+        check_seconds(ttft_s=self.ttft_s, queue_s=self.queue_s, again_s=self.again_s or 0.0)
         check_count("n_prompt", self.n_prompt, at_least=1)
         check_count("block_size", self.block_size, at_least=1)
         check_count("preemptions", self.preemptions)
@@ -131,7 +133,9 @@ def why_the_second_request_is_slow(second: SecondRequest) -> Finding:
 
     It may wait for a place until the first is done (queue), be sent back for lack of blocks
     (preempted), begin with other tokens, so that nothing can be reused (another beginning), or
-    find nothing although it begins alike (prefix not reused).
+    find nothing although it begins alike (prefix not reused). And it may be the first to need some
+    kernel, as the one behind a cached prefix, which is then compiled while it waits; the same
+    request is fast when it is sent once more (compiled on the way).
 
     >>> slow = SecondRequest(ttft_s=2.4, queue_s=0.1, n_prompt=2000, n_common=0, n_cached=0)
     >>> print(why_the_second_request_is_slow(slow))
@@ -149,6 +153,9 @@ def why_the_second_request_is_slow(second: SecondRequest) -> Finding:
         return Finding("another beginning", f"{said}; a block takes {s.block_size}.")
     if s.n_cached + s.block_size < s.n_common:
         return Finding("prefix not reused", f"{said}, and {s.n_cached} came from the cache.")
+    if s.again_s is not None and s.ttft_s > 3 * s.again_s:
+        once, more = format_time(s.ttft_s), format_time(s.again_s)
+        return Finding("compiled on the way", f"{once}, and {more} when it was sent once more.")
     return Finding(HEALTHY, f"{s.n_cached} of {s.n_prompt} tokens came from the cache.")
 
 

@@ -35,7 +35,9 @@ def why_the_prompt_is_off(
     n_begin = len(list(takewhile(lambda i: i == begin_id, ids)))
     text = tokenizer.decode(ids)
     if n_begin > 1:
-        return Finding("doubled beginning", f"The prompt begins with token {begin_id} {n_begin}×.")
+        return Finding(
+            "doubled beginning", f"The prompt begins {n_begin} times with token {begin_id}."
+        )
     if begin_id is not None and n_begin == 0:
         return Finding(
             "missing beginning",
@@ -131,7 +133,7 @@ def why_characters_break(
     if n > whole.count(mark):
         return Finding(
             "decoded one by one",
-            f"The stream has {n} ×  {mark}, the ids as one text {whole.count(mark)}.",
+            f"The stream has {n} × {mark}, the ids as one text {whole.count(mark)}.",
         )
     if mark not in whole.rstrip(mark):
         return Finding("cut inside a character", f"The last of {len(ids)} tokens are half of one.")
