@@ -36,6 +36,7 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from firsttoken import live
 from firsttoken.live.views import site_html
+from firsttoken.start import CHAPTERS
 
 CITATION = Path(__file__).resolve().parents[1] / "CITATION.cff"
 LOCAL_LAB = "http://localhost:8888/lab/tree/"
@@ -144,7 +145,16 @@ def launch_items(repository: str, branch: str, hub: str, colab: str, source: str
     return items
 
 
-# Links to chapters.
+# Links to headings and chapters.
+
+
+def heading_anchor(title: str) -> str:
+    """Return the anchor of a heading as JupyterLab has it, so that one link leads there in both.
+
+    >>> heading_anchor("Tokens repeat")
+    'Tokens-repeat'
+    """
+    return title.replace(" ", "-")
 
 
 class ChapterLink(SphinxRole):
@@ -320,6 +330,7 @@ def chapter_cards(app: Sphinx, docname: str) -> str:
                 chapter_minutes(Path(app.env.doc2path(chapter))),
             )
             for chapter in reading_order(app.env)
+            if PurePosixPath(chapter).name in CHAPTERS
         ]
     )
 

@@ -6,7 +6,6 @@ likeliest cause, and the numbers that speak for it. Each file is one group of sy
 that a check is to find, something that has it.
 """
 
-from firsttoken.debugging import broken
 from firsttoken.debugging.finding import HEALTHY, Finding, verdicts
 from firsttoken.debugging.load import (
     Benchmark,
@@ -70,7 +69,6 @@ __all__ = [
     "SecondRequest",
     "Stream",
     "ask_twice",
-    "broken",
     "verdicts",
     "why_a_larger_batch_does_not_help",
     "why_a_restart_helps",
