@@ -7,12 +7,17 @@ code can name are read from its source and compared with those that were found.
 
 import ast
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import takewhile
+from pathlib import Path
 
+import nbformat
 import numpy as np
 import pytest
+from site_pages import heading_anchor
 
 from firsttoken import debugging as d
 from firsttoken.architectures import ARCHITECTURES
@@ -40,6 +45,7 @@ from firsttoken.sampling import (
 from firsttoken.server.text import HeldText
 from firsttoken.tokenizer import TextStream, tokenizer
 
+ROOT = Path(__file__).parents[1]
 LLAMA_8B, LLAMA_70B = ARCHITECTURES["Llama-3.1-8B"], ARCHITECTURES["Llama-3.1-70B"]
 H100 = ACCELERATORS["H100-SXM"]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24)
@@ -732,3 +738,86 @@ def test_no_cause_is_only_words(name):
     """Whatever a check can say, something broken makes it say."""
     named = causes_named(getattr(d, name))
     assert named <= set(CASES[name].values())
+
+
+# The appendix itself.
+
+APPENDIX = nbformat.read(ROOT / "notebooks" / "A_debugging.ipynb", as_version=4)
+CODE = [cell for cell in APPENDIX.cells if cell.cell_type == "code"]
+N_SET_UP = 3
+HEADINGS = [
+    line.removeprefix("### ")
+    for cell in APPENDIX.cells
+    if cell.cell_type == "markdown"
+    for line in cell.source.splitlines()
+    if line.startswith("### ")
+]
+
+
+def result(source: str, names: dict):
+    """Run a cell, and return what its last line is."""
+    *before, last = ast.parse(source).body
+    exec(compile(ast.Module(before, []), "cell", "exec"), names)
+    if isinstance(last, ast.Expr):
+        return eval(compile(ast.Expression(last.value), "cell", "eval"), names)
+    exec(compile(ast.Module([last], []), "cell", "exec"), names)
+    return None
+
+
+@pytest.fixture(scope="module")
+def prepared():
+    names = {}
+    for cell in CODE[:N_SET_UP]:
+        result(cell.source, names)
+    return names
+
+
+def section(heading: str) -> list[str]:
+    """Return the code of a section, cell by cell."""
+    first = next(
+        i for i, cell in enumerate(APPENDIX.cells) if cell.source.startswith(f"### {heading}\n")
+    )
+    cells = takewhile(lambda cell: not re.match("##", cell.source), APPENDIX.cells[first + 1 :])
+    return [cell.source for cell in cells if cell.cell_type == "code"]
+
+
+@pytest.mark.parametrize("heading", HEADINGS)
+def test_section_runs_alone_and_shows_its_fault(heading, prepared):
+    """After the set-up alone: the healthy one is found healthy, the broken one is not."""
+    names = dict(prepared)
+    shown = [result(source, names) for source in section(heading)][-1].findings
+    assert shown["healthy"].cause == "healthy", shown
+    others = {
+        name: found.cause for name, found in shown.items() if name not in ("healthy", "yours")
+    }
+    assert "broken" in others or "rounding" in others
+    assert "healthy" not in others.values()
+    assert len(set(others.values())) == len(others), "two faults, one cause"
+
+
+@pytest.mark.parametrize("heading", HEADINGS)
+def test_section_leaves_room_for_own_numbers(heading):
+    assert "yours" in "".join(section(heading))
+
+
+def test_table_leads_to_every_section_and_nowhere_else():
+    """Links are those of JupyterLab; the site makes the same anchors."""
+    (table,) = (cell.source for cell in APPENDIX.cells if cell.id == "table")
+    rows = re.findall(r"^\| \[(.+?)\]\(#(\S+?)\) \| (.+?) \|$", table, re.MULTILINE)
+    assert [text for text, _, _ in rows] == HEADINGS
+    assert [anchor for _, anchor, _ in rows] == [heading_anchor(h) for h in HEADINGS]
+    assert len(set(HEADINGS)) == len(HEADINGS)
+
+
+def test_every_check_stands_in_the_appendix():
+    code = "".join(cell.source for cell in CODE[N_SET_UP:])
+    assert {name for name in CASES if name not in code} == set()
+
+
+def test_every_section_names_chapters_that_are_there():
+    for cell in APPENDIX.cells:
+        if cell.source.startswith("### "):
+            linked = re.findall(r"\[chapter (\d\d)\]\((\S+?)\)", cell.source)
+            assert linked, cell.id
+            for number, file in linked:
+                assert file.startswith(number) and (ROOT / "notebooks" / file).exists()
