@@ -582,7 +582,7 @@ CASES: dict[str, dict[Callable, str]] = {
         second(max_batch=1): "queue",
         second(prefix_caching=False): "prefix not reused",
         second(lambda ids: [7, *ids]): "another beginning",
-        second(lambda ids: [*ids, *corpus()[:20]], n_blocks=10): "preempted",
+        second(lambda ids: [*ids, *corpus()[:20]], n_blocks=9): "preempted",
         compiled_on_the_way: "compiled on the way",
     },
     "why_only_some_requests_are_slow": {

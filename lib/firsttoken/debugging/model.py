@@ -70,7 +70,7 @@ def why_long_prompts_fail(
     said = (
         f"Read before, a token costs {saved[near]:.2f} nats less; {far} tokens on {saved[far]:.2f}"
     )
-    if saved[far] > 0.25 * saved[near]:
+    if saved[far] > 0.1 * saved[near]:
         return Finding(HEALTHY, f"{said}.")
     context, n_read = model.arch.max_context, far + 2 * passage
     if context is not None and n_read > context:

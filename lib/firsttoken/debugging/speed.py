@@ -92,7 +92,7 @@ class SecondRequest:
 
 
 def ask_twice(
-    engine: Engine, first: Sequence[int], second: Sequence[int], max_tokens: int = 32
+    engine: Engine, first: Sequence[int], second: Sequence[int], max_tokens: int = 16
 ) -> SecondRequest:
     """Send a request, and as soon as it writes a second one; return what is known of the second.
 
