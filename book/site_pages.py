@@ -110,6 +110,8 @@ def page_line(minutes: int, source: str, more: Sequence[str] = ()) -> str:
     if not source.endswith(".ipynb"):
         return f'<div class="ft-page-line">{time}</div>'
     number = PurePosixPath(source).stem.partition("_")[0]
+    if not number.isdecimal():  # an appendix: nobody reads it through
+        time = ""
     running = html.escape(LOCAL_LAB + quote(source))
     items = [
         "<p>With the book’s folder on this machine, in a terminal there:</p>"
