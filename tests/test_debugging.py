@@ -17,6 +17,8 @@ from pathlib import Path
 import nbformat
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from site_pages import heading_anchor
 
 from firsttoken import debugging as d
@@ -25,6 +27,8 @@ from firsttoken.batching import Request, bursty_trace, poisson_trace, simulate
 from firsttoken.constrained import Constraint, Json
 from firsttoken.continuation import Generation
 from firsttoken.debugging import broken
+from firsttoken.debugging.model import loop_period
+from firsttoken.debugging.text import common_prefix
 from firsttoken.engine import Engine
 from firsttoken.generate import generate
 from firsttoken.hardware import ACCELERATORS
@@ -738,6 +742,61 @@ def test_no_cause_is_only_words(name):
     """Whatever a check can say, something broken makes it say."""
     named = causes_named(getattr(d, name))
     assert named <= set(CASES[name].values())
+
+
+SECOND = {"ttft_s": 2.0, "queue_s": 0.1, "n_prompt": 90, "n_common": 50, "n_cached": 0}
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: d.why_nonsense(target(), [1, 2]), "ids"),
+        (lambda: d.why_long_prompts_fail(target(), corpus(), far=40), "far"),
+        (lambda: d.why_long_prompts_fail(target(), corpus()[:100], far=200), "ids"),
+        (lambda: d.why_temperature_0_differs(target(), [1], [], [2]), "answer"),
+        (lambda: d.why_the_prompt_is_off(WORDS, [], 0), "ids"),
+        (lambda: d.why_foreign_text(9, [1], [1]), "n_cached"),
+        (lambda: d.why_settings_differ(LOGITS, SETTINGS, LOGITS[:3]), "probabilities"),
+        (lambda: d.why_settings_differ(LOGITS, SamplingParams(), softmax(LOGITS)), "params"),
+        (lambda: d.why_logprobs_differ([-1.0], np.zeros((1, 4)), [0], SETTINGS), "reported"),
+        (lambda: d.why_the_first_token_is_slow(1.0, 2.0, 10, LLAMA_8B, H100), "queue_s"),
+        (lambda: d.why_the_first_token_is_slow(np.nan, 0.0, 10, LLAMA_8B, H100), "ttft_s"),
+        (lambda: d.SecondRequest(**SECOND | {"n_common": 91}), "n_common"),
+        (lambda: d.SecondRequest(**SECOND | {"queue_s": 3.0}), "queue_s"),
+        (lambda: d.Stream([0.0, 1.0]), "token_times_s"),
+        (lambda: d.why_only_some_requests_are_slow([1.0] * 4, [1]), "shapes"),
+        (lambda: d.why_p99_is_high([]), "traces"),
+        (lambda: d.why_the_prefix_cache_never_hits([[1]], [0], 0), "prompts"),
+        (lambda: d.why_the_server_does_not_start(LLAMA_8B, 24e9, 90, 8192), "share"),
+        (lambda: d.why_memory_runs_out(LLAMA_8B, 24e9, [9], reserved_len=8), "reserved_len"),
+        (lambda: d.why_the_cache_is_larger_than_computed(LLAMA_8B, 9, 0.0), "measured_bytes"),
+        (lambda: d.why_requests_are_preempted(0, 16, [9], 1), "n_blocks"),
+        (lambda: d.why_a_restart_helps([d.Reading(0, 0, 0, 0)]), "readings"),
+        (lambda: d.why_many_users_slow_it_down(0.0, 1.0), "rate"),
+        (lambda: d.Load(1, 1, 8, cache_share=70, busy=0.3), "cache_share"),
+        (lambda: d.why_more_cards_do_not_help(LLAMA_70B, H100, 1, 8, 4096), "n must"),
+        (lambda: d.Benchmark([1], [], 2.0), "answers"),
+    ],
+)
+def test_a_bad_call_is_named(call, named):
+    with pytest.raises(ValueError, match=named):
+        call()
+
+
+ids_of_a_text = st.lists(st.integers(0, 5), max_size=20)
+
+
+@given(start=ids_of_a_text, cycle=st.lists(st.integers(0, 5), min_size=1, max_size=16))
+def test_a_loop_is_found_whatever_stands_before(start, cycle):
+    period = loop_period([*start, *cycle * 3])
+    assert 0 < period <= len(cycle)
+    assert loop_period([*start, *range(10, 10 + 3 * 16)]) == 0
+
+
+@given(common=ids_of_a_text, one=ids_of_a_text, other=ids_of_a_text)
+def test_a_common_beginning_ends_where_texts_part(common, one, other):
+    assert common_prefix([*common, 7, *one], [*common, 8, *other]) == len(common)
+    assert common_prefix(common, [*common, *one]) == len(common)
 
 
 # The appendix itself.

@@ -24,7 +24,7 @@ def why_many_users_slow_it_down(
     By Little's law rate × service time is how many are in service on average. At as many as there
     are places, the line grows without end. Near it, arrivals meet by chance; and requests of very
     different length make all others wait. Waits are those of one server that is `places` times as
-    fast: the least that can be.
+    fast, a little longer than those of many slower ones.
 
     Units:  requests/s, seconds
     Raises: ValueError for a rate or time that is not positive.
