@@ -36,6 +36,7 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from firsttoken import live
 from firsttoken.live.views import site_html
+from firsttoken.start import CHAPTERS
 
 CITATION = Path(__file__).resolve().parents[1] / "CITATION.cff"
 LOCAL_LAB = "http://localhost:8888/lab/tree/"
@@ -109,6 +110,8 @@ def page_line(minutes: int, source: str, more: Sequence[str] = ()) -> str:
     if not source.endswith(".ipynb"):
         return f'<div class="ft-page-line">{time}</div>'
     number = PurePosixPath(source).stem.partition("_")[0]
+    if not number.isdecimal():  # an appendix: nobody reads it through
+        time = ""
     running = html.escape(LOCAL_LAB + quote(source))
     items = [
         "<p>With the book’s folder on this machine, in a terminal there:</p>"
@@ -144,7 +147,16 @@ def launch_items(repository: str, branch: str, hub: str, colab: str, source: str
     return items
 
 
-# Links to chapters.
+# Links to headings and chapters.
+
+
+def heading_anchor(title: str) -> str:
+    """Return the anchor of a heading as JupyterLab has it, so that one link leads there in both.
+
+    >>> heading_anchor("Tokens repeat")
+    'Tokens-repeat'
+    """
+    return title.replace(" ", "-")
 
 
 class ChapterLink(SphinxRole):
@@ -320,6 +332,7 @@ def chapter_cards(app: Sphinx, docname: str) -> str:
                 chapter_minutes(Path(app.env.doc2path(chapter))),
             )
             for chapter in reading_order(app.env)
+            if PurePosixPath(chapter).name in CHAPTERS
         ]
     )
 

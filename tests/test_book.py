@@ -53,6 +53,12 @@ def test_only_chapters_open_in_jupyterlab():
     assert "JupyterLab" not in site_pages.page_line(3, "book/notation.md")
 
 
+def test_an_appendix_says_how_to_open_it_and_not_how_long_it_takes():
+    line = site_pages.page_line(50, "notebooks/A_debugging.ipynb")
+    assert "<pre>make lab CHAPTER=A</pre>" in line
+    assert "min to read" not in line
+
+
 def test_make_lab_takes_a_chapter():
     assert re.search(r"\bCHAPTER\b", (ROOT / "Makefile").read_text())
 

@@ -22,7 +22,8 @@ from firsttoken import live
 from test_frame import forbidden_complaints
 
 ROOT = Path(__file__).parents[1]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+APPENDICES = sorted((ROOT / "notebooks").glob("[A-Z]_*.ipynb"))
 SECTIONS = [
     "Question",
     "Predict",
@@ -39,6 +40,7 @@ SECTIONS = [
 MAX_WORDS = 4500  # in view, as all that follows
 MIN_CODE_CELLS, MAX_CODE_CELLS = 20, 35
 MAX_LINES, MAX_MEDIAN_LINES, MAX_COLUMNS = 15, 6, 88
+MAX_LINES_LOOKED_UP = 8  # in an appendix
 MIN_EXERCISES = 3
 # They tell a reader who is stuck that the fault is theirs.
 TACTLESS = re.compile(r"\b(simply|obviously|trivially|of course|clearly)\b", re.IGNORECASE)
@@ -164,13 +166,13 @@ def widest(cell) -> int:
     return max(map(len, cell.source.splitlines()), default=0)
 
 
-def has_small_cells(chapter):
+def has_small_cells(chapter, max_lines=MAX_LINES, max_median=MAX_MEDIAN_LINES):
     # What is folded away (quizzes, checks, solutions, the drawing of figures) is not read in line.
     folded = [cell for cell in chapter.code if reading.is_folded(cell)]
     code = [cell for cell in chapter.code if cell not in folded]
     lines = [len(cell.source.splitlines()) for cell in code]
-    complaints = [f"{c.id}: {n} lines" for c, n in zip(code, lines, strict=True) if n > MAX_LINES]
-    if lines and statistics.median(lines) > MAX_MEDIAN_LINES:
+    complaints = [f"{c.id}: {n} lines" for c, n in zip(code, lines, strict=True) if n > max_lines]
+    if lines and statistics.median(lines) > max_median:
         complaints.append(f"median of {statistics.median(lines)} lines")
     complaints += [
         f"{c.id}: folded on the site only"
@@ -179,6 +181,10 @@ def has_small_cells(chapter):
     ]
     complaints += [f"{c.id}: wider than the site shows" for c in code if widest(c) > MAX_COLUMNS]
     return complaints + [f"{c.id}: empty" for c in chapter.code if not c.source.strip()]
+
+
+def fits_a_glance(chapter):
+    return has_small_cells(chapter, MAX_LINES_LOOKED_UP, MAX_LINES_LOOKED_UP)
 
 
 def says_what_each_cell_is_for(chapter):
@@ -453,12 +459,30 @@ RULES = [
 ]
 
 
+# An appendix is looked up, not read through: what a chapter owes its reader on the way is left out.
+APPENDIX_RULES = [
+    begins_with_its_title,
+    fits_a_glance,
+    says_what_each_cell_is_for,
+    is_stored_clean,
+    has_alternative_text,
+    is_kind,
+    cites_by_links,
+    runs_anywhere,
+    defines_nothing_the_library_has,
+    uses_nothing_forbidden,
+    claims_in_folded_cells,
+    has_no_asides,
+]
+
+
 def read(path: Path) -> Chapter:
     """Read a notebook as it is stored; nbformat.read would add a missing cell id."""
     return Chapter(path.stem, nbformat.v4.reads_json(path.read_text()))
 
 
 KEEPS = [(path, rule) for path in NOTEBOOKS for rule in RULES]
+KEEPS += [(path, rule) for path in APPENDICES for rule in APPENDIX_RULES]
 
 
 @pytest.mark.parametrize(
@@ -481,7 +505,7 @@ def test_toc_lists_exactly_the_notebooks():
         elif isinstance(node, list):
             todo = node + todo
     listed = [Path(file).stem for file in files if Path(file).parts[0] == "notebooks"]
-    assert listed == [path.stem for path in NOTEBOOKS]
+    assert listed == [path.stem for path in NOTEBOOKS + APPENDICES]
 
 
 def test_readme_lists_exactly_the_notebooks():
@@ -768,3 +792,12 @@ def test_rule_accepts(rule, mutate):
 )
 def test_rule_rejects(rule, mutate):
     assert rule(mutate(good_chapter())) != []
+
+
+def test_a_cell_to_look_up_has_eight_lines_at_most():
+    cells = [nbformat.v4.new_code_cell("x = 1\n" * n) for n in (8, 9)]
+    longer, fits = (
+        Chapter("A_x", nbformat.v4.new_notebook(cells=[c])) for c in (cells[1], cells[0])
+    )
+    assert fits_a_glance(fits) == []
+    assert fits_a_glance(longer) == [f"{cells[1].id}: 9 lines", "median of 9 lines"]

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from browser.visit import CHAPTERS, CONTENT, ROOT, SITE, Visit
+from browser.visit import CHAPTERS, CONTENT, NOTEBOOKS, ROOT, SITE, Visit
 
 pytestmark = pytest.mark.browser
 
@@ -36,6 +36,7 @@ def test_next_and_previous_lead_through_the_book(browser, address):
     [
         ("truncate unlinked", None),
         ("mlock", "notebooks/04_kv_cache.html"),
+        ("why is my second request slow", "notebooks/A_debugging.html"),
         ("perplexity", "book/glossary.html"),
         ("bandwidth", "book/notation.html"),
     ],
@@ -94,7 +95,7 @@ def test_picture_in_readme_shows_the_figure_of_the_site(browser, address):
 
 def test_chapters_download_as_notebooks(address):
     """The file offered is the notebook itself, without outputs."""
-    for path in CHAPTERS:
+    for path in NOTEBOOKS:
         html = (SITE / path).read_text("utf-8")
         link = re.search(r'href="([^"]*_sources/[^"]*\.ipynb)"', html)
         assert link, f"{path} offers no notebook"
