@@ -36,6 +36,7 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from firsttoken import live
 from firsttoken.live.views import site_html
+from firsttoken.start import CHAPTERS
 
 CITATION = Path(__file__).resolve().parents[1] / "CITATION.cff"
 LOCAL_LAB = "http://localhost:8888/lab/tree/"
@@ -320,6 +321,7 @@ def chapter_cards(app: Sphinx, docname: str) -> str:
                 chapter_minutes(Path(app.env.doc2path(chapter))),
             )
             for chapter in reading_order(app.env)
+            if PurePosixPath(chapter).name in CHAPTERS  # an appendix has no card
         ]
     )
 

@@ -37,8 +37,8 @@ def chapter(stem: str) -> ChapterQuestions:
 
     Raises: ValueError for a stem that is no chapter's.
 
-    >>> print(repr(chapter("04_kv_cache")).splitlines()[0][:24])
-    ? How many bytes of keys
+    >>> print(repr(chapter("04_kv_cache")).splitlines()[0][:19])
+    ? Llama-3.1-70B has
     """
     if stem not in CHAPTERS:
         raise ValueError(f"stem must be a chapter's, one of {', '.join(CHAPTERS)}; got {stem!r}")

@@ -119,7 +119,7 @@ START = (
         level=2,
         text="Providers charge several times as much for an output token as for an input token. "
         "Which technical reason carries most of that?",
-        right="Output tokens come one pass at a time, and each pass reads the weights again",
+        right="Each output token needs a pass that reads the weights again",
         worked="A prompt goes through in one pass, so its tokens share one reading of the weights "
         "and keep the arithmetic busy. An output token shares its pass only with the other "
         "requests of the batch. Its FLOPs are nearly the same; the hardware's time is not.",
@@ -133,7 +133,7 @@ START = (
                 "Both pass through the same matrices once, two FLOPs per weight.",
             ),
             (
-                "Sampling from a large vocabulary takes most of the time of a step",
+                "Choosing one token out of a large vocabulary takes most of the time of a step",
                 "It is a small part of a step. The matrices of all layers are read before it.",
             ),
         ),
@@ -242,7 +242,7 @@ GENERATE = (
         "    logits = model(prompt + out, cache)\n"
         "    token = argmax(logits[-1])\n"
         "    out.append(token)",
-        right="It hands over the whole text again, so the cache holds tokens twice",
+        right="The cache gets tokens that it holds already",
         worked="With a cache only the newest token goes in: `model([token], cache)`. Here the "
         "prompt is appended to itself at wrong positions, and attention sees both copies. The "
         "first token comes before that happens.",
@@ -256,7 +256,7 @@ GENERATE = (
                 "It stops after END has been appended. And the text would be fine up to there.",
             ),
             (
-                "It takes the likeliest token instead of drawing one",
+                "It takes the likeliest token instead of drawing one at random",
                 "Greedy choice may bore, but it does not make nonsense after one token.",
             ),
         ),
@@ -269,12 +269,12 @@ GENERATE = (
         text="After a change of the prompt's template, completions get worse. The only difference: "
         "the prompt now ends in a space. The vocabulary keeps the space in front of a word in the "
         "word's own token. Why does it matter?",
-        right="The likely next tokens begin with a space that has been spent",
+        right="The likely tokens begin with a space, which is spent",
         worked="In training, the text went on with tokens such as ` house`. After a lone space the "
         "model must say `house` without it, which it has hardly ever seen there.",
         wrong=(
             (
-                "One more token makes the prompt longer than the window",
+                "One more token makes the prompt longer than the model's window",
                 "A prompt at the very limit would fail before and after. Others do not care.",
             ),
             (
@@ -636,7 +636,7 @@ CACHE = (
         chapter="04_kv_cache",
         section="What is kept, and how many bytes it is",
         level=1,
-        text=f"How many bytes of keys and values does one token take in bf16? {SHAPE_70B}",
+        text=f"{SHAPE_70B} How many bytes of keys and values does one token take in bf16?",
         answer=lambda: kv_cache_bytes(LLAMA_70B, 1),
         unit="B",
         rtol=0.01,
@@ -665,8 +665,9 @@ CACHE = (
         chapter="04_kv_cache",
         section="What is kept, and how many bytes it is",
         level=1,
-        text="How many GB does the KV cache of 64 sequences of 8,192 tokens take in bf16, with "
-        f"nothing shared? 1 GB is 10⁹ bytes. {SHAPE_70B}",
+        text=f"{SHAPE_70B} "
+        "How many GB does the KV cache of 64 sequences of 8,192 tokens take in bf16, with "
+        "nothing shared? 1 GB is 10⁹ bytes.",
         answer=lambda: kv_cache_bytes(LLAMA_70B, 8192, batch=64) / GB,
         unit="GB",
         slips=(
@@ -698,8 +699,9 @@ CACHE = (
         chapter="04_kv_cache",
         section="What fits on a card",
         level=2,
-        text="A card has 80 GB, of which 90 % may hold weights and cache, all in bf16. How many "
-        f"sequences of 8,192 tokens fit beside the weights, at most? {SHAPE_8B}",
+        text=f"{SHAPE_8B} "
+        "A card has 80 GB, of which 90 % may hold weights and cache, all in bf16. How many "
+        "sequences of 8,192 tokens fit beside the weights, at most?",
         answer=lambda: max_batch(LLAMA_8B, 0.9 * H100.memory_bytes, 8192),
         unit="sequences",
         slips=(
@@ -758,7 +760,7 @@ CACHE = (
         "K, V = append(K, k), append(V, v)\n"
         "scores = q @ K.T / sqrt(head_size)\n"
         "out = softmax(scores) @ V",
-        right="Line 2: the position must be the number of tokens before x",
+        right="Line 2: the position is the number of tokens before",
         worked="RoPE writes distances into the products of queries and keys. With position 0 for "
         "each new token they all seem to stand at the start of the text. Nothing fails; the model "
         "only sees a text in which order is lost.",
@@ -768,7 +770,7 @@ CACHE = (
                 "Query, key and value are three projections of the same hidden state.",
             ),
             (
-                "Line 3: a token must not attend to its own key",
+                "Line 3: a token must not attend to its own key and value",
                 "It must. In a full pass the mask leaves the diagonal in.",
             ),
             (
@@ -783,7 +785,7 @@ CACHE = (
         section="What is computed twice",
         level=1,
         text="Why does nobody cache queries?",
-        right="A query is used in its own token's step and never again",
+        right="A query is used once, in its own token's step",
         worked="Later tokens compare their own queries with the keys of all tokens before, and mix "
         "their values. Nobody asks an old query anything.",
         wrong=(
@@ -838,9 +840,9 @@ THROUGHPUT = (
         chapter="05_throughput",
         section="One step, many readers",
         level=1,
-        text="What is the most tokens per second that plain decoding of one sequence can reach in "
-        "bf16 on this card? Count all parameters as read once per token, and leave the cache out. "
-        f"{SHAPE_8B} {CARD}",
+        text=f"{SHAPE_8B} {CARD} "
+        "What is the most tokens per second that plain decoding of one sequence can reach in "
+        "bf16 on this card? Count all parameters as read once per token, and leave the cache out.",
         answer=lambda: decode_step(LLAMA_8B, H100, batch=1, context=1).tokens_per_s,
         unit="tokens/s",
         slips=(
@@ -863,8 +865,9 @@ THROUGHPUT = (
         chapter="05_throughput",
         section="Where it ends",
         level=2,
-        text="All sequences have a context of 8,192 tokens, weights and cache are in bf16. At "
-        f"which batch does a decode step read as many bytes of cache as of weights? {SHAPE_8B}",
+        text=f"{SHAPE_8B} "
+        "All sequences have a context of 8,192 tokens, weights and cache are in bf16. At "
+        "which batch does a decode step read as many bytes of cache as of weights?",
         answer=lambda: _cache_equals_weights(LLAMA_8B, 8192),
         unit="sequences",
         slips=(
@@ -892,9 +895,10 @@ THROUGHPUT = (
         chapter="05_throughput",
         section="Where it ends",
         level=3,
-        text="Take the memory-bound model of decode: a step reads the weights once and the cache "
+        text=f"{SHAPE_8B} {CARD} "
+        "Take the memory-bound model of decode: a step reads the weights once and the cache "
         "of each sequence, all in bf16, at 4,096 tokens each. If memory were unlimited, which "
-        f"tokens per second would the card come near with an ever larger batch? {SHAPE_8B} {CARD}",
+        "tokens per second would the card come near with an ever larger batch?",
         answer=lambda: H100.bandwidth / kv_cache_bytes(LLAMA_8B, 4096),
         unit="tokens/s",
         slips=(
@@ -977,7 +981,7 @@ THROUGHPUT = (
         level=2,
         text="A table on the web: \u201ca 7B model, file of 4.08 GB, on a base Apple M1 (68 GB/s): "
         "40 tokens per second\u201d, at batch 1, one token per pass. What do you make of it?",
-        right="It cannot be: the memory allows fewer than half of that",
+        right="Impossible: memory allows less than half",
         worked=lambda: (
             "Each token reads the file once: 68.25 GB/s over 4.08 GB is "
             f"{_M1_BOUND:.1f} tokens per second. It was another chip, another model, or several "

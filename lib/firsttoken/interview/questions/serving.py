@@ -81,10 +81,11 @@ BATCHING = (
         chapter="14_batching",
         section="A long prompt freezes every stream",
         level=2,
-        text="A prompt of 8,192 tokens of Llama-2-13B is computed in one pass, at the peak rate of "
+        text=f"{CARD} "
+        "A prompt of 8,192 tokens of Llama-2-13B is computed in one pass, at the peak rate of "
         f"the card. A token meets {LLAMA_13B.n_matmul_params / 1e9:.2f} billion weights in "
         "matrices, and causal attention adds 2 · 40 layers · 5,120 · n² FLOPs for n tokens. For "
-        f"how many milliseconds does every stream of the batch stand still? {CARD}",
+        "how many milliseconds does every stream of the batch stand still?",
         answer=lambda: 1e3 * prefill(LLAMA_13B, H100, 8192),
         unit="ms",
         slips=(
@@ -109,9 +110,10 @@ BATCHING = (
         chapter="14_batching",
         section="Who may join, and who must go",
         level=2,
-        text="5 requests per second arrive, and each holds its cache for 20 s on average. The mean "
+        text=f"{SHAPE_8B} "
+        "5 requests per second arrive, and each holds its cache for 20 s on average. The mean "
         "context of the sequences in flight, over time, is 3,000 tokens. How many GB (10⁹ bytes) "
-        f"of bf16 cache are in use on average, with nothing shared? {SHAPE_8B}",
+        "of bf16 cache are in use on average, with nothing shared?",
         answer=lambda: _flight_bytes(3000) / GB,
         unit="GB",
         slips=(
@@ -159,7 +161,7 @@ BATCHING = (
         level=2,
         text="At temperature 0, the same prompt to the same server gives two different answers on "
         "a busy day. No code changed, and nothing is sampled. What is the likeliest reason?",
-        right="Other neighbours in the batch: kernels add up in another order and round otherwise",
+        right="Other neighbours in the batch: sums round otherwise",
         worked="The shape of a pass chooses kernels and splits of sums. Logits move in their last "
         "bits, and where two tokens are nearly tied, another one wins; from there the texts part. "
         "Kernels that are invariant to the batch avoid it, at a price.",
@@ -169,7 +171,7 @@ BATCHING = (
                 "That would be a grave bug, with nonsense, not a well-formed other answer.",
             ),
             (
-                "Temperature 0 still draws between the two best tokens",
+                "Temperature 0 still draws a token, from among the two best ones",
                 "It takes the largest logit. What changed is which one is largest.",
             ),
             (
@@ -264,8 +266,9 @@ PAGING = (
         chapter="15_paging",
         section="How large a block?",
         level=2,
-        text="Blocks have 256 tokens, and lengths are spread evenly over the remainders. How many "
-        f"MB (10⁶ bytes) of bf16 cache does a sequence waste on average? {SHAPE_8B}",
+        text=f"{SHAPE_8B} "
+        "Blocks have 256 tokens, and lengths are spread evenly over the remainders. How many "
+        "MB (10⁶ bytes) of bf16 cache does a sequence waste on average?",
         answer=lambda: (
             last_block_waste(np.arange(1, 257), 256).mean() * kv_cache_bytes(LLAMA_8B, 1) / 1e6
         ),
@@ -342,10 +345,11 @@ PAGING = (
         chapter="15_paging",
         section="When no block is left",
         level=3,
-        text="A preempted sequence of 8,192 tokens comes back. Its bf16 cache can be loaded from "
+        text=f"{SHAPE_8B} "
+        "A preempted sequence of 8,192 tokens comes back. Its bf16 cache can be loaded from "
         f"the host at {_PCIE.bandwidth / 1e9:.0f} GB/s, or computed again in "
         f"{1e3 * _RECOMPUTE_S:.0f} ms, a prefill at the card's peak rate. How many times as long "
-        f"does computing take as loading? {SHAPE_8B}",
+        "does computing take as loading?",
         answer=lambda: _RECOMPUTE_S / _LOAD_S,
         unit="",
         slips=(
@@ -369,7 +373,7 @@ PAGING = (
         level=2,
         text="Two prompts contain the same 16 tokens at the same positions, filling one block, "
         "after beginnings that differ. Why can a prefix cache not share that block?",
-        right="Keys and values of later layers depend on all tokens before them",
+        right="Keys and values depend on all tokens before",
         worked="From the second layer on, a token's hidden state has mixed in its past. Only the "
         "first layer's keys would be equal. So the block's hash includes that of the block before.",
         wrong=(
@@ -506,9 +510,10 @@ PARALLEL = (
         chapter="16_parallel",
         section="A planner",
         level=2,
-        text="Llama-3.1-70B in bf16 is cut in two by tensor parallelism, cards of 80 GB, of which "
+        text=f"{SHAPE_70B} "
+        "Llama-3.1-70B in bf16 is cut in two by tensor parallelism, cards of 80 GB, of which "
         "90 % may hold weights and cache. How many thousand tokens of bf16 cache do the two cards "
-        f"hold together, at most? {SHAPE_70B}",
+        "hold together, at most?",
         answer=lambda: max_context(LLAMA_70B, 2 * 0.9 * H100.memory_bytes) / 1e3,
         unit="thousand tokens",
         rtol=0.05,
@@ -588,13 +593,13 @@ PARALLEL = (
         level=1,
         text="One user, one sequence, a model that fits on one card. It is cut into a pipeline of "
         "4 cards, a quarter of the layers each. What happens to the time per token?",
-        right="It stays about the same, or grows a little",
+        right="About the same, or a little more",
         worked="The token passes all layers one after the other, wherever they are, and hands on "
         "its activations three times. A pipeline adds memory and throughput. Latency falls if the "
         "work within a layer is divided, as by tensor parallelism.",
         wrong=(
             (
-                "It falls to a quarter",
+                "It falls to a quarter, since four cards work on it",
                 "Only one card works at a time: the next stage needs the result of this one.",
             ),
             (
@@ -662,9 +667,10 @@ ENGINE = (
         chapter="17_engine",
         section="Where this lives in real systems",
         level=3,
-        text="A LoRA adapter of rank 16 changes the four attention matrices of every layer: q and "
+        text=f"{SHAPE_8B} "
+        "A LoRA adapter of rank 16 changes the four attention matrices of every layer: q and "
         "o are 4,096 × 4,096, k and v are 4,096 × 1,024. It is kept in bf16 as its two factors. "
-        f"How many tokens of bf16 KV cache take as much memory? {SHAPE_8B}",
+        "How many tokens of bf16 KV cache take as much memory?",
         answer=lambda: _adapter_tokens(16),
         unit="tokens",
         slips=(
@@ -715,7 +721,7 @@ ENGINE = (
         level=1,
         text="A user closes the browser in the middle of a long answer. What must the server do, "
         "and what happens if it does not?",
-        right="Abort the request in the engine; else it writes on and keeps its place and blocks",
+        right="Abort the request, or it keeps its place and blocks",
         worked="The engine does not see the connection. A server that only stops sending leaves a "
         "request that runs to its limit, for nobody, and others wait for its memory.",
         wrong=(

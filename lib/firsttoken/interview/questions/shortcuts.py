@@ -100,10 +100,10 @@ ATTENTION = (
         chapter="06_attention",
         section="Heads share: one function, one parameter",
         level=3,
-        text="Llama-2-13B, in bf16, serves 64 sequences of 1,024 tokens. A variant with 8 KV heads "
+        text=f"{SHAPE_13B} "
+        "Llama-2-13B, in bf16, serves 64 sequences of 1,024 tokens. A variant with 8 KV heads "
         f"instead of 40 has {_GQA_13B.n_params * 2 / GB:.1f} GB of weights in place of "
-        f"{LLAMA_13B.n_params * 2 / GB:.1f}. By which factor do weights and cache together shrink? "
-        f"{SHAPE_13B}",
+        f"{LLAMA_13B.n_params * 2 / GB:.1f}. By which factor do weights and cache together shrink?",
         answer=lambda: _memory(LLAMA_13B) / _memory(_GQA_13B),
         unit="",
         slips=(
@@ -155,7 +155,7 @@ ATTENTION = (
         level=1,
         text="To save memory, someone averages the 32 KV heads of a deployed multi-head model in "
         "groups of 4, and trains nothing afterwards. What is to be expected?",
-        right="The cache shrinks to a quarter, and the model gets much worse",
+        right="The cache shrinks to a quarter; the model gets worse",
         worked="Heads of a group have learnt different keys; their mean is none of them. The GQA "
         "paper begins with the mean and then goes on training, with 5 % of the original steps.",
         wrong=(
@@ -263,7 +263,7 @@ FLASH = (
         section="A softmax, one score at a time",
         level=1,
         text="What does FlashAttention change, compared with attention that stores its scores?",
-        right="Where scores live and in which order sums are taken, not what is computed",
+        right="Where scores are kept, and the order of the sums",
         worked="It computes the same softmax, piece by piece, and corrects earlier pieces when a "
         "larger score turns up. The difference is rounding.",
         wrong=(
@@ -295,7 +295,7 @@ FLASH = (
         "    out = out * exp(peak - new) + exp(s - new) * v\n"
         "    peak = new\n"
         "result = out / total",
-        right="`total` must be multiplied by `exp(peak - new)` as well",
+        right="`total` must be multiplied by `exp(peak - new)`",
         worked="When a larger score comes, what was summed so far was relative to the old peak. "
         "The output is corrected and the total is not. It is right only where the first score is "
         "the largest.",
@@ -438,7 +438,7 @@ RECURRENT = (
         level=1,
         text="You suspect that a model with a state of fixed size forgets. Which test shows it "
         "best?",
-        right="Put many pairs of names and numbers into the context, and ask for each number",
+        right="Give it many names with numbers, and ask for each",
         worked="A state holds only so many associations before they overwrite each other. Fluency "
         "and mean loss hardly show it; recall of many facts does.",
         wrong=(
@@ -447,7 +447,7 @@ RECURRENT = (
                 "Most words follow from the last sentences. The loss hides rare recalls.",
             ),
             (
-                "Ask whether it can continue a very long text fluently",
+                "Ask it to continue a very long text, and judge whether that is fluent",
                 "Fluency needs the recent past, which the state holds well.",
             ),
             (
@@ -571,9 +571,10 @@ QUANTIZATION = (
         chapter="09_quantization",
         section="And how much faster?",
         level=2,
-        text="Weights are stored in 4 bits and multiplied in bf16. Unpacking is free; scales, "
+        text=f"{CARD} "
+        "Weights are stored in 4 bits and multiplied in bf16. Unpacking is free; scales, "
         "activations and the cache are left out. From which number of tokens per pass on does the "
-        f"arithmetic of the linear layers take longer than reading their weights? {CARD}",
+        "arithmetic of the linear layers take longer than reading their weights?",
         answer=lambda: H100.ridge_point() * BYTES["int4"] / 2,
         unit="tokens",
         slips=(
@@ -601,9 +602,10 @@ QUANTIZATION = (
         chapter="09_quantization",
         section="And how much faster?",
         level=2,
-        text="A decode step waits for memory: it reads all weights and the caches of 64 sequences "
+        text=f"{SHAPE_8B} "
+        "A decode step waits for memory: it reads all weights and the caches of 64 sequences "
         "of 8,192 tokens. The weights go from bf16 to 4 bits (scales left out), the cache stays in "
-        f"bf16. By which factor does the step get shorter? {SHAPE_8B}",
+        "bf16. By which factor does the step get shorter?",
         answer=lambda: _speedup(64),
         unit="",
         slips=(
@@ -624,7 +626,7 @@ QUANTIZATION = (
         level=2,
         text="On the same 200 documents, method A loses 2.004 ± 0.030 nats per token, method B "
         "2.000 ± 0.030 (standard errors over documents). What follows?",
-        right="Nothing yet: take the difference document by document, and its standard error",
+        right="Nothing yet: look at the difference per document",
         worked="Most of the ± 0.030 is that documents differ, and it is the same for both methods. "
         "Paired differences leave it out, and may show 0.004 with certainty.",
         wrong=(
@@ -784,7 +786,7 @@ PRUNING = (
         level=1,
         text="Why does a pruned model recover with fewer tokens when it learns from a teacher's "
         "distributions than when it learns from the text alone?",
-        right="Each position teaches the probabilities of all tokens, not of one that came",
+        right="Each position teaches the probabilities of all tokens",
         worked="The text shows one draw from what could follow. The teacher gives its whole "
         "distribution, so there is far more information, and less noise, in every position.",
         wrong=(

@@ -105,7 +105,7 @@ SAMPLING = (
     Choice(
         id="sampling-bug-top-p",
         chapter="11_sampling",
-        section="Further: exact rules at ties and borders",
+        section="Three filters",
         level=2,
         text="A sampler with top-p, the smallest set whose mass reaches `top_p`. In which way does "
         "it differ?",
@@ -140,7 +140,7 @@ SAMPLING = (
         level=2,
         text="A repetition penalty divides the logit of every token that has occurred by 1.2. What "
         "goes wrong?",
-        right="A negative logit gets larger, so that token becomes likelier",
+        right="A token with a negative logit becomes likelier",
         worked="-3 / 1.2 = -2.5. The usual rule divides positive logits and multiplies negative "
         "ones. It still depends on where zero lies, although adding a constant to all logits "
         "changes no probability.",
@@ -166,7 +166,7 @@ SAMPLING = (
         level=2,
         text="A service constrains its output to JSON by masking logits, and the mask is correct. "
         "Still, some answers do not parse. What is the likeliest reason?",
-        right="They were cut off by the limit on tokens before the last bracket",
+        right="The limit on tokens cut them off",
         worked="A mask only allows what can still become valid. It does not make the text end in "
         "time. Reserve tokens to close, or report the finish reason and do not parse.",
         wrong=(
@@ -275,24 +275,24 @@ SPECULATIVE = (
         chapter="12_speculative",
         section="When it is faster",
         level=2,
-        text="Each of 4 drafted tokens is kept with probability 0.7 if those before it were. A "
-        "step of the draft takes 0.1 of a step of the target, and checking 5 tokens takes as long "
+        text="Each of 3 drafted tokens is kept with probability 0.8 if those before it were. A "
+        "step of the draft takes 0.2 of a step of the target, and checking 4 tokens takes as long "
         "as a step of the target. How many times faster than plain decoding is this?",
-        answer=lambda: _times_faster(0.7, 4, 0.1),
+        answer=lambda: _times_faster(0.8, 3, 0.2),
         unit="",
         slips=(
-            (lambda: _yield(0.7, 4), "Drafting takes time: 4 · 0.1 steps in each round."),
+            (lambda: _yield(0.8, 3), "Drafting takes time: 3 · 0.2 steps in each round."),
             (
-                lambda: (1 + 4 * 0.7) / 1.4,
-                "A round stops at the first rejection: it yields fewer than 1 + 4 · 0.7 tokens.",
+                lambda: (1 + 3 * 0.8) / 1.6,
+                "A round stops at the first rejection: it yields fewer than 1 + 3 · 0.8 tokens.",
             ),
             (
-                lambda: _yield(0.7, 4) / 1.1,
-                "The draft makes four steps, one for each guess.",
+                lambda: _yield(0.8, 3) / 1.2,
+                "The draft makes three steps, one for each guess.",
             ),
         ),
         worked=lambda: (
-            f"{_yield(0.7, 4):.2f} tokens in 1 + 4 · 0.1 steps: {_times_faster(0.7, 4, 0.1):.2f}."
+            f"{_yield(0.8, 3):.2f} tokens in 1 + 3 · 0.2 steps: {_times_faster(0.8, 3, 0.2):.2f}."
         ),
     ),
     Choice(
@@ -303,7 +303,7 @@ SPECULATIVE = (
         text="`p` is the target's distribution, `q` the draft's, and `x` was drawn from `q`. The "
         "code shall return a token that follows `p` exactly. What is wrong?",
         code="if rng.random() < p[x] / q[x]:\n    return x\nreturn rng.choice(len(p), p=p)",
-        right="The last line must draw from max(p - q, 0), scaled to sum to 1",
+        right="The last line must draw from max(p - q, 0), scaled",
         worked="Tokens with q < p come too seldom from the draft, by p - q. The replacement must "
         "supply exactly that. Drawing from `p` again gives the tokens that the draft likes twice "
         "their chance.",
@@ -317,7 +317,7 @@ SPECULATIVE = (
                 "That is the same: a random number below 1 is below any ratio above 1.",
             ),
             (
-                "Nothing: kept or not, the result follows p",
+                "Nothing: the token follows p, whether it was kept or replaced",
                 "With p = (1/2, 1/2), q = (1, 0): half kept, and half of the rest is token 0 "
                 "again, 3/4 in all.",
             ),
@@ -330,7 +330,7 @@ SPECULATIVE = (
         level=1,
         text="At temperature 1 and with the same seed, an engine writes another text with "
         "speculative decoding than without. Its rule is exact. What follows?",
-        right="Nothing: the distribution is the same, the random numbers are used otherwise",
+        right="Nothing: the same distribution, another draw",
         worked="Speculation draws more random numbers, for drafts and for acceptance. Exactness is "
         "about the distribution. Test it by frequencies, or at temperature 0 by texts, up to ties "
         "in rounding.",
@@ -488,7 +488,7 @@ DRAFTS = (
         section="Train a head",
         level=2,
         text="You train a small draft for a chat model. On which text should it learn to guess?",
-        right="On what the target itself writes for prompts like those of production",
+        right="On what the target writes for real prompts",
         worked="Kept is what agrees with the target, so the target is the teacher, on the prompts "
         "and at the temperature of the service. Its full distributions teach more than its tokens.",
         wrong=(
@@ -497,7 +497,7 @@ DRAFTS = (
                 "They may be better, and the target would still not say them.",
             ),
             (
-                "On the corpus that the target was trained on",
+                "On the corpus that the target itself was trained on at first",
                 "It is closer than nothing. But after tuning for chat the target writes otherwise.",
             ),
             (
