@@ -106,7 +106,9 @@ def test_title_line_works_without_a_script(browser, address, path):
             stem = Path(path).stem
             expect(way.locator("pre").first).to_be_hidden()
             way.locator("summary").press("Enter")
-            expect(way.locator("pre").first).to_have_text(f"make lab CHAPTER={stem.partition('_')[0]}")
+            expect(way.locator("pre").first).to_have_text(
+                f"make lab CHAPTER={stem.partition('_')[0]}"
+            )
             expect(way.locator(f"a[href$='/lab/tree/notebooks/{stem}.ipynb']")).to_be_visible()
 
 

@@ -505,8 +505,8 @@ ROOFLINE = (
         section="Attention",
         level=2,
         text="A decode step of 32 sequences at 8,192 attended tokens each, in bf16. There are 64 "
-        "query heads and 8 KV heads. The sequences share nothing. How many FLOPs per byte does the "
-        "attention itself do, without the projections?",
+        "query heads and 8 KV heads. The sequences share nothing, and a multiply-add is two FLOPs. "
+        "How many FLOPs per byte does the attention itself do, without the projections?",
         answer=lambda: attention_cost(32, 1, 8192, 64, 8, 128).intensity,
         unit="FLOP/B",
         slips=(

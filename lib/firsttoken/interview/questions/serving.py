@@ -299,7 +299,8 @@ PAGING = (
         level=3,
         text="One prompt of 1,000 tokens gets 4 sampled answers of 200 tokens each. Blocks hold 16 "
         "tokens, the prompt's blocks are shared, and a shared block is copied when someone writes "
-        "to it. How many blocks are in use at the end, all 4 answers still held?",
+        "to it. Nobody but the 4 answers holds the prompt. How many blocks are in use once the "
+        "last token of each answer is in the cache?",
         answer=_parallel_blocks,
         unit="blocks",
         rtol=0,
@@ -511,7 +512,7 @@ PARALLEL = (
         section="A planner",
         level=2,
         text=f"{SHAPE_70B} "
-        "Llama-3.1-70B in bf16 is cut in two by tensor parallelism, cards of 80 GB, of which "
+        "In bf16 it is cut in two by tensor parallelism, on cards of 80 GB, of which "
         "90 % may hold weights and cache. How many thousand tokens of bf16 cache do the two cards "
         "hold together, at most?",
         answer=lambda: max_context(LLAMA_70B, 2 * 0.9 * H100.memory_bytes) / 1e3,
@@ -543,8 +544,9 @@ PARALLEL = (
         chapter="16_parallel",
         section="A pipeline of layers",
         level=1,
-        text="A pipeline of 4 equal stages gets 8 microbatches of equal size, and then nothing "
-        "more. Which share of the time do the stages stand idle, in percent?",
+        text="A pipeline of 4 equal stages gets 8 microbatches of equal size, and nothing else. "
+        "From the start of the first to the end of the last one, which share of the stages' time "
+        "is idle, in percent?",
         answer=lambda: 100 * pipeline_bubble(4, 8),
         unit="%",
         slips=(
@@ -696,8 +698,9 @@ ENGINE = (
         section="The smallest engine",
         level=1,
         text="An engine computes at most 512 tokens in a step. Sequences that decode come first, "
-        "one token each, and 48 of them are running. What is left of the step goes to the prompt "
-        "that is first in line. It has 2,000 tokens. In how many steps is it computed?",
+        "one token each, and 48 of them are running all the while. What is left of the step goes "
+        "to the prompt that is first in line. It has 2,000 tokens. In how many steps is it "
+        "computed?",
         answer=_budget_steps,
         unit="steps",
         rtol=0,

@@ -101,9 +101,9 @@ ATTENTION = (
         section="Heads share: one function, one parameter",
         level=3,
         text=f"{SHAPE_13B} "
-        "Llama-2-13B, in bf16, serves 64 sequences of 1,024 tokens. A variant with 8 KV heads "
+        "It serves 64 sequences of 1,024 tokens, all in bf16. A variant with 8 KV heads "
         f"instead of 40 has {_GQA_13B.n_params * 2 / GB:.1f} GB of weights in place of "
-        f"{LLAMA_13B.n_params * 2 / GB:.1f}. By which factor do weights and cache together shrink?",
+        f"{LLAMA_13B.n_params * 2 / GB:.1f}. What are weights and cache together, old over new?",
         answer=lambda: _memory(LLAMA_13B) / _memory(_GQA_13B),
         unit="",
         slips=(
@@ -286,9 +286,9 @@ FLASH = (
         chapter="07_flash",
         section="The trick: be ready to be wrong",
         level=2,
-        text="An online softmax that mixes values. On some inputs the result is wrong. What is "
-        "missing? Before the loop, `peak` is minus infinity, `total` and `out` are 0, and all "
-        "scores are finite.",
+        text="An online softmax that mixes values. Before the loop, `peak` is minus infinity, "
+        "`total` and `out` are 0, and all scores are finite. On some inputs the result is wrong. "
+        "What must change?",
         code="for s, v in zip(scores, values):\n"
         "    new = max(peak, s)\n"
         "    total = total + exp(s - new)\n"
@@ -605,7 +605,7 @@ QUANTIZATION = (
         text=f"{SHAPE_8B} "
         "A decode step waits for memory: it reads all weights and the caches of 64 sequences "
         "of 8,192 tokens. The weights go from bf16 to 4 bits (scales left out), the cache stays in "
-        "bf16. By which factor does the step get shorter?",
+        "bf16. By which factor does the step get shorter, old time over new?",
         answer=lambda: _speedup(64),
         unit="",
         slips=(

@@ -107,8 +107,8 @@ SAMPLING = (
         chapter="11_sampling",
         section="Three filters",
         level=2,
-        text="A sampler with top-p, the smallest set whose mass reaches `top_p`. In which way does "
-        "it differ?",
+        text="This sampler shall implement top-p: of the tokens by falling probability, keep the "
+        "smallest set whose mass reaches `top_p`, and draw from it. What does it do wrong?",
         code="order = np.argsort(-p)\n"
         "mass = np.cumsum(p[order])\n"
         "kept = order[mass <= top_p]\n"
@@ -250,8 +250,8 @@ SPECULATIVE = (
         section="How many tokens a pass yields",
         level=1,
         text="Each drafted token is kept with probability 0.8, independently, if those before it "
-        "were. 4 tokens are drafted per round. How many tokens does a pass of the target yield on "
-        "average, its own token included?",
+        "were. A round drafts a chain of 4 tokens. How many tokens does a pass of the target yield "
+        "on average, its own token included?",
         answer=lambda: _yield(0.8, 4),
         unit="tokens",
         slips=(
