@@ -76,19 +76,28 @@ each(".ft-interview", (root) => {
   };
   const hold = () => {
     const quiz = stage.querySelector(".ft-quiz");
-    if (quiz && !state.over) state.answers[state.ids[state.at]] = read(quiz);
+    if (quiz && !state.over) state.answers[quiz.dataset.question] = read(quiz);
   };
 
   // Before.
-  const chosen = (name) => [...setup.querySelectorAll(`[name=${name}]:checked`)].map((box) => box.value);
+  const chosen = (name) =>
+    [...setup.querySelectorAll(`[name=${name}]:checked`)].map((box) => box.value);
   const matching = () => {
     const [chapters, levels] = [chosen("chapter"), chosen("level")];
-    return cards.filter(({ dataset }) => chapters.includes(dataset.chapter) && levels.includes(dataset.level));
+    return cards.filter(
+      ({ dataset }) => chapters.includes(dataset.chapter) && levels.includes(dataset.level),
+    );
   };
   const count = () => {
     const n = matching().length;
-    const drawn = n > most ? `${most} of them are drawn.` : n ? "All of them are asked." : "Choose more topics.";
-    find(".ft-matching").textContent = `${n} question${n === 1 ? "" : "s"} to choose from. ${drawn}`;
+    const drawn =
+      n > most
+        ? `${most} of them are drawn.`
+        : n
+          ? "All of them are asked."
+          : "Choose more topics.";
+    find(".ft-matching").textContent =
+      `${n} question${n === 1 ? "" : "s"} to choose from. ${drawn}`;
     find(".ft-start").disabled = n === 0;
   };
   const tickAll = (yes) => {
@@ -113,7 +122,8 @@ each(".ft-interview", (root) => {
     if (!root.isConnected || !state || state.over) return;
     const levels = state.ids.map((id) => cardOf.get(id).dataset.level);
     const left = levels.reduce((sum, level) => sum + 60 * minutes[level], 0) - spent();
-    find(".ft-time").textContent = left >= 0 ? `${clockText(left)} left` : `${clockText(left)} over time`;
+    find(".ft-time").textContent =
+      left >= 0 ? `${clockText(left)} left` : `${clockText(left)} over time`;
     if (performance.now() - saved > SAVE_EACH_MS) save();
   };
   const drawClock = () => {
@@ -124,6 +134,7 @@ each(".ft-interview", (root) => {
     const id = state.ids[state.at];
     const { label, level } = cardOf.get(id).dataset;
     const quiz = quizOf(id);
+    quiz.dataset.question = id;
     fill(quiz, state.answers[id]);
     const rubric = quiz.querySelector(".ft-rubric");
     if (rubric) rubric.hidden = true; // it holds the answer
@@ -151,15 +162,14 @@ each(".ft-interview", (root) => {
     find(".ft-next").textContent = state.at + 1 < state.ids.length ? "Next" : "Finish";
   };
   const step = (by) => {
+    if (state.at + by === state.ids.length) return end();
     hold();
     state.at += by;
-    if (state.at === state.ids.length) return end();
     save();
     draw(true);
   };
   const end = () => {
     hold();
-    state.at = Math.min(state.at, state.ids.length - 1);
     state.spent_s = spent();
     state.over = true;
     save();
@@ -202,7 +212,8 @@ each(".ft-interview", (root) => {
         save();
       });
     }
-    if (rubric ? ticked(quiz).length : given && (given.text || given.ticked.length)) form.requestSubmit();
+    if (rubric ? ticked(quiz).length : given && (given.text || given.ticked.length))
+      form.requestSubmit();
     else if (!rubric) {
       const none = document.createElement("p");
       none.className = "ft-unanswered";
@@ -229,7 +240,8 @@ each(".ft-interview", (root) => {
       if (share < 1) topic.missed.push(row.dataset.question);
       topics.set(chapter, topic);
       const sign = share === 1 ? "✓" : share ? "½" : "✗";
-      row.querySelector("summary").textContent = `${sign} ${row.dataset.title}: ${pointsText(share, 1)}`;
+      row.querySelector("summary").textContent =
+        `${sign} ${row.dataset.title}: ${pointsText(share, 1)}`;
     }
     const rows = [...topics].sort(([a], [b]) => (a < b ? -1 : 1)).map(([, topic]) => topic);
     const links = ({ missed }) =>
@@ -237,7 +249,9 @@ each(".ft-interview", (root) => {
     find("tbody").replaceChildren(
       ...rows.map((topic) => {
         const row = document.createElement("tr");
-        const [name, points, reading] = ["th", "td", "td"].map((kind) => document.createElement(kind));
+        const [name, points, reading] = ["th", "td", "td"].map((kind) =>
+          document.createElement(kind),
+        );
         name.scope = "row";
         name.textContent = topic.label;
         points.textContent = pointsText(topic.points, topic.n);
@@ -273,7 +287,8 @@ each(".ft-interview", (root) => {
     setup.hidden = Boolean(state);
     run.hidden = !state || state.over;
     report.hidden = !state?.over;
-    if (focus) (state?.over ? find(".ft-result") : state ? find(".ft-where") : find(".ft-start")).focus();
+    if (focus)
+      (state?.over ? find(".ft-result") : state ? find(".ft-where") : find(".ft-start")).focus();
   };
   find(".ft-off").hidden = true;
   const before = kept()?.interview;
@@ -282,6 +297,10 @@ each(".ft-interview", (root) => {
   since = saved = performance.now();
   draw(false);
   setInterval(tick, 1000);
+  // A page that comes back from the browser's memory was not open in between.
+  addEventListener("pageshow", () => {
+    since = performance.now();
+  });
   addEventListener("pagehide", () => {
     if (!root.isConnected || !state || state.over) return;
     hold();
