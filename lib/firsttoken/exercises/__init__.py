@@ -12,6 +12,7 @@ from firsttoken.exercises.placements import Placement, Question, placement
 from firsttoken.exercises.progress_table import Progress, progress
 from firsttoken.exercises.quizzes import Quiz, quiz
 from firsttoken.exercises.results import Result
+from firsttoken.exercises.rubrics import Rubric, rubric
 
 __all__ = [
     "Hint",
@@ -20,6 +21,7 @@ __all__ = [
     "Question",
     "Quiz",
     "Result",
+    "Rubric",
     "check",
     "check_test",
     "claim",
@@ -27,4 +29,5 @@ __all__ = [
     "placement",
     "progress",
     "quiz",
+    "rubric",
 ]

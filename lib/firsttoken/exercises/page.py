@@ -3,19 +3,21 @@
 import html
 import inspect
 import re
+import unicodedata
 from importlib import resources
+from urllib.parse import quote
 
 from firsttoken.start import Chapter
 
 
 def _asset(name: str) -> str:
     """Return a file without indentation and comment lines: it goes into every output."""
-    text = resources.files("firsttoken.exercises").joinpath(name).read_text(encoding="utf-8")
+    text = resources.files("firsttoken").joinpath(name).read_text(encoding="utf-8")
     return re.sub(r"^(?:\s+|//.*|/\*.*?\*/)+", "", text, flags=re.MULTILINE)
 
 
 def style_tag(*names: str) -> str:
-    return f"<style>{''.join(map(_asset, names or ('exercises.css',)))}</style>"
+    return f"<style>{''.join(map(_asset, names or ('exercises/exercises.css',)))}</style>"
 
 
 def script_tag(*names: str) -> str:
@@ -51,3 +53,15 @@ def chapter_link(chapter: Chapter, text: str) -> str:
     if not chapter.n_tasks:
         return f"<span>{html.escape(text)}</span>"
     return f'<a href="{chapter.stem}.ipynb">{html.escape(text)}</a>'
+
+
+def section_link(chapter: Chapter, heading: str) -> str:
+    """Return a link to a section; JupyterLab and the site make different anchors of a heading."""
+    plain = unicodedata.normalize("NFKD", heading.lower()).encode("ascii", "ignore").decode()
+    on_site = re.sub("^[-0-9]+|-+$", "", re.sub("[^a-z0-9]+", "-", plain))  # as docutils does
+    in_lab = quote(heading.replace(" ", "-"), safe="?,:'()")
+    text = f"{chapter.label}: {heading}"
+    return (
+        f'<a href="{chapter.stem}.ipynb#{in_lab}" data-page="{chapter.stem}.html#{on_site}">'
+        f"{html.escape(text)}</a>"
+    )

@@ -68,20 +68,28 @@ const gradePlacement = (quiz, chosen) => {
   return ["placed", [quiz.start[chapter], ...lines], chapter];
 };
 
+// The reader grades an explanation: each point that it has counts the same.
+const gradeRubric = (quiz, chosen) => {
+  const verdict = chosen.length === 0 ? "open" : chosen.length === quiz.counts.length - 1 ? "right" : "partly";
+  return [verdict, [quiz.counts[chosen.length]]];
+};
+
 const ticked = (node) => [...node.querySelectorAll("input:checked")].map((input) => Number(input.value));
 const graders = {
   number: (quiz, form) => gradeNumber(quiz, form.querySelector("input").value),
   choice: (quiz, form) => gradeChoice(quiz, ticked(form)),
+  rubric: (quiz, form) => gradeRubric(quiz, ticked(form)),
   placement: (quiz, form) => gradePlacement(quiz, [...form.querySelectorAll("fieldset fieldset")].map(ticked)),
 };
 
-each(".ft-quiz", (root) => {
+const startQuiz = (root) => {
   const quiz = JSON.parse(root.dataset.quiz);
   const form = root.querySelector("form");
   const feedback = root.querySelector(".ft-feedback");
   const messages = root.querySelector(".ft-messages").children;
-  const icons = { right: "✓", wrong: "✗", open: "…", placed: "→" };
+  const icons = { right: "✓", wrong: "✗", open: "…", placed: "→", partly: "½" };
   const placement = quiz.kind === "placement";
+  const rubric = quiz.kind === "rubric";
   const answer = root.querySelector(".ft-answer");
   const offer = (missed) => {
     if (answer) [answer.hidden, answer.open] = [!missed, false];
@@ -90,7 +98,7 @@ each(".ft-quiz", (root) => {
   // Copies of what is in the page already: its mathematics is typeset.
   const copies = (shown) => shown.flatMap((i) => [copy(messages[i]), " "]);
 
-  form.querySelector("button").hidden = false;
+  form.querySelector("button").hidden = rubric;
   offer(false);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -121,6 +129,10 @@ each(".ft-quiz", (root) => {
     feedback.replaceChildren();
     offer(false);
   });
+  // Ticking a point is the whole check of an explanation.
+  form.addEventListener("change", (event) => {
+    if (rubric && event.target.type === "checkbox") form.requestSubmit();
+  });
 
   // What was answered on an earlier visit; the answer itself is not shown.
   const note = root.querySelector(".ft-before");
@@ -133,4 +145,6 @@ each(".ft-quiz", (root) => {
     note.replaceChildren(text, ...copies(placement ? [quiz.start[before.chapter]] : []));
   };
   watch(draw);
-});
+};
+
+each(".ft-quiz", startQuiz);

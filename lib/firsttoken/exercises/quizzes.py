@@ -31,12 +31,23 @@ from firsttoken.exercises.values import EXACT, Target
 class Quiz:
     """A question that the page itself answers, with or without a kernel; made by `quiz`."""
 
-    def __init__(self, question: str, spec: dict, messages: list[str], body: str, answer: str):
+    def __init__(
+        self,
+        question: str,
+        spec: dict,
+        messages: list[str],
+        body: str,
+        answer: str,
+        code: str = "",
+        reveals: bool = False,
+    ):
         self.question = question
         self._spec = spec
         self._messages = messages
         self._body = body
         self._answer = answer
+        self._code = code
+        self._reveals = reveals
 
     @property
     def quiz_id(self) -> str:
@@ -92,31 +103,41 @@ class Quiz:
         return "wrong", [*spec["not_yet"], self._messages.index(message)]
 
     def __repr__(self) -> str:
-        lines = [f"? {self.question}"]
+        lines = [f"? {self.question}", *self._code.splitlines()]
         lines += [f"    ( ) {option}" for option in self._spec.get("options", ())]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
+        return self.html(style_tag(), script_tag("exercises/store.js", "exercises/quizzes.js"))
+
+    def html(self, style: str = "", script: str = "") -> str:
+        """Return the question as HTML; several on a page can share one style sheet and script."""
         spec = {k: v for k, v in self._spec.items() if k not in ("target", "options")}
         data = html.escape(json.dumps(spec, ensure_ascii=False, separators=(",", ":")))
         messages = "".join(f"<span>{self._message_html(m)}</span>" for m in self._messages)
         # A form of method "dialog" sends nothing anywhere, even where scripts are off.
         return (
             f'<div class="ft-exercise ft-quiz" data-quiz-id="{self.quiz_id}" data-quiz="{data}"'
-            f' data-lm-suppress-shortcuts="true">{style_tag()}'
+            f' data-lm-suppress-shortcuts="true">{style}'
             f'<form method="dialog" autocomplete="off"><fieldset>'
-            f"<legend>{markup(self.question)}</legend>{self._body}</fieldset>"
+            f"<legend>{markup(self.question)}</legend>{self._code_html()}{self._body}</fieldset>"
             f'<button type="submit" hidden>Check</button></form>'
             f'<p class="ft-before" hidden></p>'
             f'<div class="ft-feedback" role="status" aria-live="polite"></div>'
             f'<div class="ft-messages" hidden>{messages}</div>'
-            f"{self._answer_fold()}{script_tag('store.js', 'quizzes.js')}</div>"
+            f"{self._answer_fold()}{script}</div>"
         )
+
+    def _code_html(self) -> str:
+        if not self._code:
+            return ""
+        # What scrolls must be reached by keyboard.
+        return f'<pre tabindex="0" aria-label="Code"><code>{html.escape(self._code)}</code></pre>'
 
     def _answer_fold(self) -> str:
         """Return the answer in a fold: without scripts, and after a wrong guess with them."""
         text = f"<div>{markup(self._answer)}</div></details>"
-        if self._spec.get("guesses"):
+        if self._reveals:
             return f'<details class="ft-answer"><summary>Show the answer</summary>{text}'
         return f"<noscript><details><summary>Answer</summary>{text}</noscript>"
 
@@ -135,6 +156,8 @@ def quiz(
     atol: float = 0.0,
     mistakes: Sequence[tuple[Any, str]] = (),
     factor: float | None = None,
+    code: str = "",
+    worked: str = "",
 ) -> Quiz:
     """Return a question with instant feedback, in the notebook and on a page without a kernel.
 
@@ -146,6 +169,9 @@ def quiz(
 
     With `factor` the number is guessed: what is off by no more than it is right, too, and hears
     the answer; after any other guess the reader may have the answer shown.
+
+    `code` is shown below the question. With `worked`, the way to the answer, the reader may have
+    both shown after any wrong answer.
 
     Units:  a bare number is taken to be in `unit`; "2 GiB" is understood where `unit` is a size.
     Raises: ValueError for a bad call: no question, an answer that is no option, and so on.
@@ -165,12 +191,14 @@ def quiz(
     answer = answer() if callable(answer) else answer
     if options is None:
         wrong = mistake_pairs(mistakes)
-        return _number_quiz(question, answer, explain, unit, rtol, atol, wrong, factor)
+        return _number_quiz(
+            question, answer, explain, unit, rtol, atol, wrong, factor, code, worked
+        )
     if unit or len(mistakes) or factor is not None:
         raise ValueError(
             "unit, mistakes and factor belong to a numeric quiz; options were given too"
         )
-    return choice_quiz(question, options, answer, explain)
+    return choice_quiz(question, options, answer, explain, code=code, worked=worked)
 
 
 def _number_quiz(
@@ -182,6 +210,8 @@ def _number_quiz(
     atol: float,
     mistakes: list[tuple[Any, str]],
     factor: float | None,
+    code: str,
+    worked: str,
 ) -> Quiz:
     if not isinstance(explain, str):
         raise ValueError(f"explain must be text in a numeric quiz; got {show(explain)}")
@@ -240,7 +270,8 @@ def _number_quiz(
         f'<input type="text" name="answer" maxlength="{MAX_TYPED}" spellcheck="false"> '
         f"{suffix}</label>"
     )
-    return Quiz(question, spec, messages, body, f"{with_unit(float(want), unit)}. {explain}")
+    said = f"{with_unit(float(want), unit)}. {worked or explain}"
+    return Quiz(question, spec, messages, body, said, code, bool(factor or worked))
 
 
 def choice_quiz(
@@ -249,6 +280,8 @@ def choice_quiz(
     answer: Any,
     explain: Mapping[Any, str] | str,
     name: str = "answer",
+    code: str = "",
+    worked: str = "",
 ) -> Quiz:
     labels = [str(option) for option in options]
     if len(labels) < 2 or len(set(labels)) < len(labels) or not all(x.strip() for x in labels):
@@ -290,4 +323,5 @@ def choice_quiz(
         for i, label in enumerate(labels)
     )
     reasons = " ".join(said[a] for a in right if a in said)
-    return Quiz(question, spec, messages, body, f"{', '.join(right)}. {reasons}")
+    answers = f"{', '.join(right)}. {worked or reasons}"
+    return Quiz(question, spec, messages, body, answers, code, bool(worked))

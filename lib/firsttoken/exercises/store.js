@@ -1,5 +1,6 @@
 // What a reader has solved. The browser keeps it on the reader's own machine and nothing is sent:
-// localStorage["first-token"] holds {version, tasks: {chapter: {task: {right, at}}}, placement: {chapter, at}}.
+// localStorage["first-token"] holds {version, tasks: {chapter: {task: {right, at}}}, placement: {chapter, at}},
+// and the mock interview that interview.js keeps there.
 const KEY = "first-token";
 
 // Return what is kept, or null where the browser keeps nothing for this page.
@@ -74,9 +75,9 @@ const copy = (node) => {
 const each = (kind, start) => {
   for (const root of document.querySelectorAll(`${kind}:not([data-ready])`)) {
     root.dataset.ready = "true";
-    // The links lead to notebooks; on the site these are pages.
-    for (const link of ON_SITE ? root.querySelectorAll("a[href$='.ipynb']") : []) {
-      link.setAttribute("href", link.getAttribute("href").replace(/ipynb$/, "html"));
+    // The links lead to notebooks; on the site these are pages, whose sections have other names.
+    for (const link of ON_SITE ? root.querySelectorAll("a[href*='.ipynb']") : []) {
+      link.setAttribute("href", link.dataset.page ?? link.getAttribute("href").replace(/ipynb$/, "html"));
     }
     start(root);
   }
