@@ -37,7 +37,7 @@ export UV_TORCH_BACKEND ?= auto
 endif
 # Files and chapters side by side on up to four cores; tests/conftest.py says what stays together.
 WORKERS := -n logical --maxprocesses 4 --dist loadfile
-CHAPTERS := $(sort $(wildcard notebooks/[0-9][0-9]_*.ipynb))
+CHAPTERS := $(sort $(wildcard notebooks/[0-9][0-9]_*.ipynb notebooks/[A-Z]_*.ipynb))
 CHOSEN := $(firstword $(if $(CHAPTER),$(filter notebooks/$(CHAPTER)_% notebooks/0$(CHAPTER)_%,$(CHAPTERS)),$(CHAPTERS)))
 
 NODE_TOOLS := _build/node/node_modules/.bin

@@ -312,7 +312,7 @@ def test_a_wrong_chapter_is_one_clear_line():
 
 def test_make_lab_opens_the_chapter_that_is_named():
     paths = sorted((ROOT / "notebooks").glob("*.ipynb"))
-    for path, number in [(paths[0], ""), *((p, p.stem[:2]) for p in paths)]:
+    for path, number in [(paths[0], ""), *((p, p.stem.partition("_")[0]) for p in paths)]:
         for spelling in {number, number.removeprefix("0")}:
             done = make("--dry-run", "lab", f"CHAPTER={spelling}")
             assert f"default_url=/lab/tree/notebooks/{path.name} " in done.stdout

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from browser.visit import CHAPTERS, CONTENT, FRONT, PAGES, ROOT, SCREENS, SETTLED, Visit
+from browser.visit import CONTENT, FRONT, NOTEBOOKS, PAGES, ROOT, SCREENS, SETTLED, Visit
 
 AXE = ROOT / "_build" / "node" / "node_modules" / "axe-core" / "axe.min.js"
 # A page may hold a handful of slider figures. A first visit to a chapter also loads 1.2 MB of
@@ -90,7 +90,7 @@ def test_page_prints(browser, address, path):
 
 @pytest.mark.parametrize("path", CONTENT or ["none"])
 def test_title_line_works_without_a_script(browser, address, path):
-    """The reading time is on every page but the first; on chapters a key opens the way to a lab."""
+    """The reading time is on all pages but the first; on notebooks a key opens the way to a lab."""
     with browser.new_context(java_script_enabled=False) as context:
         page = context.new_page()
         page.goto(address + path)
@@ -100,12 +100,14 @@ def test_title_line_works_without_a_script(browser, address, path):
             return
         expect(line).to_contain_text(re.compile(r"^[1-9]\d* min to read"))
         way = line.locator("details")
-        expect(way).to_have_count(int(path in CHAPTERS))
-        if path in CHAPTERS:
+        expect(way).to_have_count(int(path in NOTEBOOKS))
+        if path in NOTEBOOKS:
             stem = Path(path).stem
             expect(way.locator("pre").first).to_be_hidden()
             way.locator("summary").press("Enter")
-            expect(way.locator("pre").first).to_have_text(f"make lab CHAPTER={stem[:2]}")
+            expect(way.locator("pre").first).to_have_text(
+                f"make lab CHAPTER={stem.partition('_')[0]}"
+            )
             expect(way.locator(f"a[href$='/lab/tree/notebooks/{stem}.ipynb']")).to_be_visible()
 
 

@@ -16,7 +16,8 @@ PAGES = [page for page in PAGES if not page.startswith("_static/")]
 # Pages that the theme writes without a chapter's text.
 CONTENT = [page for page in PAGES if page.startswith(("book/", "notebooks/"))]
 FRONT = "book/intro.html"
-CHAPTERS = [page for page in CONTENT if page.startswith("notebooks/")]
+NOTEBOOKS = [page for page in CONTENT if page.startswith("notebooks/")]
+CHAPTERS = [page for page in NOTEBOOKS if page.removeprefix("notebooks/")[0].isdigit()]
 # Colours and folds change over some frames, and the first page writes for some seconds.
 SETTLED = "document.getAnimations().forEach(animation => animation.finish())"
 WHOLE = """async () => {
