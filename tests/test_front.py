@@ -26,7 +26,7 @@ from firsttoken.tokenizer import tokenizer
 BOOK = Path(__file__).parents[1] / "book"
 INTRO = (BOOK / "intro.md").read_text("utf-8")
 OPTIONS = yaml.safe_load(re.search(r"```\{live\} next_token\n---\n(.*?)---", INTRO, re.DOTALL)[1])
-LISTED = re.findall(r"file: notebooks/(\w+)", (BOOK / "_toc.yml").read_text("utf-8"))
+LISTED = re.findall(r"file: notebooks/(\d\d_\w+)", (BOOK / "_toc.yml").read_text("utf-8"))
 
 
 # The model writing.

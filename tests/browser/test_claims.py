@@ -20,7 +20,7 @@ STATUS = ".ft-filter [role=status]"
 SECTIONS = """async ([page, ids]) => {
     const html = await (await fetch(page)).text();
     const parsed = new DOMParser().parseFromString(html, "text/html");
-    for (const script of parsed.querySelectorAll("script, style")) script.remove();
+    for (const other of parsed.querySelectorAll("script, style, .ft-claims")) other.remove();
     const section = (id) => parsed.getElementById(id)?.closest("section").textContent;
     return ids.map((id) => section(`cell-id=${id}`) ?? null);
 }"""
