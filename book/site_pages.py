@@ -8,6 +8,8 @@
 - `{live}` puts a live view into a page, as a notebook does.
 - `{chapter-cards}` gives each chapter a card with a picture.
 - Further parts of chapters are folded (book/further.py).
+- A link may lead to a code cell (book/cell_links.py).
+- The claims of appendix C can be filtered (book/claims.py).
 """
 
 import html
@@ -47,7 +49,8 @@ CARDS = "ft-chapter-cards"
 def setup(app: Sphinx) -> dict:
     # MyST-NB would put a line break between the pieces of a text that is printed token by token.
     NotebookClient.__init__ = partialmethod(NotebookClient.__init__, coalesce_streams=True)
-    app.setup_extension("further")
+    for own in ("further", "cell_links", "claims"):
+        app.setup_extension(own)
     app.add_role("chapter", ChapterLink())
     app.add_directive("slider-figures", SliderFigures)
     app.add_directive("calculator", Calculator)

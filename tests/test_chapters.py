@@ -508,7 +508,7 @@ def test_toc_lists_exactly_the_notebooks():
     assert listed == [path.stem for path in NOTEBOOKS + APPENDICES]
 
 
-def test_readme_lists_exactly_the_notebooks():
+def test_readme_lists_exactly_the_chapters():
     links = re.findall(r"\(notebooks/([^)]+)\.ipynb\)", (ROOT / "README.md").read_text())
     assert links == [path.stem for path in NOTEBOOKS]
 

@@ -229,3 +229,22 @@ def test_an_exercise_answers(chapter):
     run(page, stub, f"{cells[solution].source}\n{name} = {solved}")
     verdict = run(page, check).locator(".jp-Cell-outputArea")
     expect(verdict.locator(".ft-right")).to_be_visible()
+
+
+def test_a_link_of_the_appendix_leads_to_its_cell(lab, context):
+    page = context.new_page()
+    opened(page, f"{lab}/lab/workspaces/appendix/tree/notebooks/C_claims.ipynb")
+    link = page.locator(".jp-RenderedMarkdown li a").first
+    name, cell_id = re.search(r"/notebooks/(.+\.ipynb).*#cell-id=(.+)", link.get_attribute("href"))[
+        1:
+    ]
+    link.click()
+    page.wait_for_function(f"() => {PATH} === 'notebooks/{name}'")
+    page.wait_for_function(
+        f"""() => {{
+            const cell = {CODE}.find(cell => cell.model.id === '{cell_id}');
+            const top = cell?.node.getBoundingClientRect().top;
+            return top > 0 && top < innerHeight;
+        }}"""
+    )
+    page.close()

@@ -100,7 +100,7 @@ def test_page_prints(browser, address, path):
 
 @pytest.mark.parametrize("path", CONTENT or ["none"])
 def test_title_line_works_without_a_script(browser, address, path):
-    """The reading time is on every page but the first; on chapters a key opens the way to a lab."""
+    """The reading time is on all pages but the first; on notebooks a key opens the way to a lab."""
     with browser.new_context(java_script_enabled=False) as context:
         page = context.new_page()
         page.goto(address + path)
