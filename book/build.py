@@ -166,7 +166,8 @@ def drop_stale_outputs() -> None:
     if changed("inputs", *(ROOT / name for name in INPUTS)):
         shutil.rmtree(CACHE, ignore_errors=True)
         shutil.rmtree(BUILD / ".doctrees", ignore_errors=True)
-    programs = (BOOK / f"{name}.py" for name in ("site_pages", "further", "front", "cards"))
+    names = ("site_pages", "further", "front", "cards", "terms", "index_page", "glosses")
+    programs = (BOOK / f"{name}.py" for name in names)
     if changed("static", BOOK / "_static", BOOK / "calculator", *programs):
         # Without a page to write, Sphinx would leave the old style sheet and lines in the site.
         shutil.rmtree(BUILD / ".doctrees", ignore_errors=True)

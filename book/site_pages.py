@@ -8,6 +8,8 @@
 - `{live}` puts a live view into a page, as a notebook does.
 - `{chapter-cards}` gives each chapter a card with a picture.
 - Further parts of chapters are folded (book/further.py).
+- `{book-index}` is the index (book/index_page.py), and words of the glossary show what they mean
+  where they stand in a chapter (book/glosses.py).
 """
 
 import html
@@ -46,7 +48,8 @@ CARDS = "ft-chapter-cards"
 def setup(app: Sphinx) -> dict:
     # MyST-NB would put a line break between the pieces of a text that is printed token by token.
     NotebookClient.__init__ = partialmethod(NotebookClient.__init__, coalesce_streams=True)
-    app.setup_extension("further")
+    for extension in ("further", "index_page", "glosses"):
+        app.setup_extension(extension)
     app.add_role("chapter", ChapterLink())
     app.add_directive("slider-figures", SliderFigures)
     app.add_directive("calculator", Calculator)
