@@ -4,17 +4,20 @@ In each section of level 2 of a chapter, the first time that a word of the gloss
 becomes a link to it; so does a formula that is one letter of the notation. The page carries what
 they mean, and _static/glosses.js shows it beside them. Without a script they are links.
 
-Headings, code, tables, links, figures and quizzes are left alone, and so is a word that its
-paragraph has in italics or bold: there the chapter itself explains it.
+Headings, code, tables, links, figures and quizzes are left alone, and so is what a paragraph itself
+explains: a word that it has in italics or bold, a letter that no paragraph before it has.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from html import escape
+from itertools import groupby
 from pathlib import PurePosixPath
 
 from docutils import nodes
-from index_page import GLOSSARY, NOTATION, address, places
+from further import FurtherTitle
+from index_page import GLOSSARY, NOTATION, address, has_formulas, places
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 from terms import (
@@ -27,6 +30,7 @@ from terms import (
     inline,
     is_name,
     rules,
+    written,
 )
 
 SOURCES = ("glossary.md", "notation.md", "terms.yml")
@@ -49,8 +53,7 @@ def setup(app: Sphinx) -> dict:
     app.add_css_file("terms.css")
     app.add_js_file("glosses.js", loading_method="defer")
     app.connect("source-read", note_sources)
-    # After the index has given the notation's rows their names.
-    app.connect("doctree-resolved", gloss_chapter, priority=600)
+    app.connect("doctree-resolved", gloss_chapter)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -71,6 +74,7 @@ def gloss_chapter(app: Sphinx, page: nodes.document, docname: str) -> None:
         entries.setdefault(entry.key, entry)
         gloss["card"], gloss["refuri"] = card_name(entry), address(app, docname, entry)
     if entries:
+        has_formulas(app, docname)
         where = places(app, docname)
         page += Meanings(html="".join(card(app, docname, e, where) for e in entries.values()))
 
@@ -81,15 +85,38 @@ def gloss_chapter(app: Sphinx, page: nodes.document, docname: str) -> None:
 def marked(page: nodes.document, chapter: str) -> Iterator[tuple[Gloss, Entry]]:
     """Mark the words and letters of a chapter's page, and yield each mark with its entry."""
     once, on_page = rules()["once_a_chapter"], set()
-    for part in [title.parent for title in page.findall(nodes.title) if level(title) == 2]:
+    parts = [title.parent for title in page.findall(nodes.title) if level(title) == 2]
+    for part in [part for part in parts if part[0].astext() != "References"]:
         seen = {entry for entry in on_page if entry.name in once}
-        for paragraph in list(part.findall(nodes.paragraph)):
-            if is_prose(paragraph):
-                seen |= own_words(paragraph, chapter)
+        for folded, paragraphs in groupby(prose(part), key=folded_part):
+            # What stands in a folded part may never be seen.
+            here = {*seen} if folded else seen
+            for paragraph in paragraphs:
+                here |= own_words(paragraph, chapter)
+                own = own_letters(paragraph, chapter) - on_page
                 pieces = [n for n in paragraph.findall() if isinstance(n, nodes.Text | nodes.math)]
                 for piece in pieces:
-                    yield from mark(piece, chapter, seen)
-        on_page |= seen
+                    yield from mark(piece, chapter, here, own)
+                on_page |= set() if folded else here | own
+
+
+def prose(part: nodes.section) -> list[nodes.paragraph]:
+    """Return the paragraphs for reading; those are not what cells print, tables and hints."""
+    found, n_open = [], 0  # of <details>, which Markdown has as HTML around its text
+    for node in part.findall():
+        if isinstance(node, nodes.raw):
+            n_open += node.astext().count("<details") - node.astext().count("</details")
+        elif isinstance(node, nodes.paragraph) and not n_open:
+            elsewhere = [
+                n for n in around(node) if isinstance(n, NO_PROSE) or "cell" in n["classes"]
+            ]
+            found += [] if elsewhere else [node]
+    return found
+
+
+def folded_part(paragraph: nodes.paragraph) -> nodes.Node | None:
+    """Return the further part that a paragraph stands in."""
+    return next((node for node in around(paragraph) if isinstance(node[0], FurtherTitle)), None)
 
 
 def level(title: nodes.title) -> int:
@@ -103,30 +130,28 @@ def around(node: nodes.Node) -> Iterator[nodes.Node]:
         yield node
 
 
-def is_prose(paragraph: nodes.paragraph) -> bool:
-    """Say whether a paragraph is text for reading; what a cell prints is not."""
-    return not any(isinstance(n, NO_PROSE) or "cell" in n["classes"] for n in around(paragraph))
-
-
 def own_words(paragraph: nodes.paragraph, chapter: str) -> set[Entry]:
-    """Return what a paragraph itself explains: stressed words, letters after "the notation"."""
+    """Return the words that a paragraph itself explains: they are stressed."""
     stressed = [n.astext() for n in paragraph.findall() if isinstance(n, STRESSED)]
-    words = {e for text in stressed if is_name(text) for _, _, e in find_words(text, chapter)}
-    links = [link.get("refuri", "") for link in paragraph.findall(nodes.reference)]
-    if any(PurePosixPath(NOTATION).name in link for link in links):
-        words |= {find_letter(n.astext(), chapter) for n in paragraph.findall(nodes.math)} - {None}
-    return words
+    return {e for text in stressed if is_name(text) for _, _, e in find_words(text, chapter)}
 
 
-def mark(piece: nodes.Node, chapter: str, seen: set[Entry]) -> Iterator[tuple[Gloss, Entry]]:
-    """Mark what is new in a piece of a paragraph, and note it in `seen`."""
+def own_letters(paragraph: nodes.paragraph, chapter: str) -> set[Entry]:
+    """Return the letters of a paragraph; the first one with a letter says what it stands for."""
+    return {find_letter(n.astext(), chapter) for n in paragraph.findall(nodes.math)} - {None}
+
+
+def mark(
+    piece: nodes.Node, chapter: str, seen: set[Entry], own: set[Entry]
+) -> Iterator[tuple[Gloss, Entry]]:
+    """Mark what is new in a piece of a paragraph, and note it in `seen`; leave `own` alone."""
     if any(isinstance(node, ELSEWHERE) for node in around(piece)):
         return
     if isinstance(piece, nodes.math):
         entry = find_letter(piece.astext(), chapter)
-        if entry and entry not in seen:
+        if entry and entry not in seen | own:
             seen.add(entry)
-            gloss = Gloss()
+            gloss = Gloss(spoken=spoken(piece.astext()))
             piece.replace_self(gloss)
             gloss += piece
             yield gloss, entry
@@ -176,10 +201,20 @@ def shown(app: Sphinx, markdown: str) -> str:
     return fragment.removeprefix("<span>").removesuffix("</span>")
 
 
+def spoken(letter: str) -> str:
+    r"""Return a letter as a name: the typeset one holds no text.
+
+    >>> [spoken(letter) for letter in (r"n_\text{in}", "I^*", r"v_\gamma", "p(x)")]
+    ['n in', 'I star', 'v gamma', 'p(x)']
+    """
+    plain = re.sub(r"[\\{}$]", "", written(letter))
+    return plain.replace("_", " ").replace("^*", " star")
+
+
 def visit_gloss(writer: HTML5Translator, gloss: Gloss) -> None:
-    writer.body.append(
-        f'<a class="ft-gloss" data-card="{gloss["card"]}" href="{escape(gloss["refuri"])}">'
-    )
+    name = f' aria-label="{escape(gloss["spoken"])}"' if "spoken" in gloss else ""
+    where = f'data-card="{gloss["card"]}" href="{escape(gloss["refuri"])}"'
+    writer.body.append(f'<a class="ft-gloss" {where}{name}>')
 
 
 def depart_gloss(writer: HTML5Translator, _gloss: Gloss) -> None:

@@ -29,7 +29,8 @@ PLACE = "ft-index-"  # the class of a place, before the name of its part
 
 def setup(app: Sphinx) -> dict:
     app.add_directive("book-index", BookIndex)
-    app.connect("doctree-resolved", fill)
+    # After the line under the title: nobody reads an index from end to end.
+    app.connect("doctree-resolved", fill, priority=600)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -53,6 +54,12 @@ def fill(app: Sphinx, page: nodes.document, docname: str) -> None:
         for place in list(page.findall(nodes.container)):
             if PLACE + part in place["classes"]:
                 place.replace_self(Index(app, docname).part(part))
+                has_formulas(app, docname)
+
+
+def has_formulas(app: Sphinx, docname: str) -> None:
+    """Have a page typeset formulas that its source does not hold."""
+    app.env.get_domain("math").data["has_equations"][docname] = True
 
 
 # What questions.yml says.
@@ -108,7 +115,7 @@ class Index:
         groups = defaultdict(list)
         for name in sorted(entries, key=alphabetical):
             first = alphabetical(name)[0]
-            groups[first if first.isalpha() else "0–9"].append(entries[name])
+            groups[first.upper() if first.isalpha() else "0–9"].append(entries[name])
         return headed("words", groups)
 
     def letters(self) -> list[nodes.Node]:

@@ -38,7 +38,6 @@ class Entry:
     meaning: str  # Markdown
     chapter: str = ""  # the stem of the chapter that teaches a word
     letters: tuple[str, ...] = ()  # those of a row, as `letters_of` writes them
-    part: str = ""  # the heading on its page
 
     @property
     def key(self) -> str:
@@ -64,9 +63,8 @@ def glossary() -> tuple[Entry, ...]:
 @cache
 def notation() -> tuple[Entry, ...]:
     """Return the rows of the notation's tables that explain a letter; the rest are words."""
-    entries, part = [], ""
+    entries = []
     for line in read("notation.md").splitlines():
-        part = line.removeprefix("## ") if line.startswith("## ") else part
         row = re.fullmatch(r"\| (\$.*\$) \| (.*?) \| (.*)\|", line)
         if row:
             name, meaning, unit = row.groups()
@@ -74,7 +72,7 @@ def notation() -> tuple[Entry, ...]:
             letters = tuple(
                 written(formula.partition("=")[0]) for formula in re.findall(r"\$([^$]+)\$", name)
             )
-            entries.append(Entry(name, f"{text}.", letters=letters, part=part))
+            entries.append(Entry(name, f"{text[0].upper()}{text[1:]}.", letters=letters))
     return tuple(entries)
 
 
@@ -318,8 +316,9 @@ def explained(entry: Entry) -> Section:
 def used(entry: Entry) -> tuple[Section, ...]:
     """Return the sections that use an entry, the first of each chapter, in reading order.
 
-    The chapter that explains a word is left out. A word counts where a section names it twice, a letter where it stands in a formula. Of a word
-    that is everywhere, the chapters that use it most are given.
+    The chapter that explains a word is left out. A word counts where a section names it twice, a
+    letter where it stands in a formula. Of a word that is everywhere, the chapters that use it most
+    are given.
     """
     least = 1 if entry.letters else 2
     firsts, total = {}, Counter()
