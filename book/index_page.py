@@ -128,15 +128,17 @@ class Index:
     def word(self, entry: Entry) -> nodes.Node:
         first = nodes.strong("", "", *self.link(explained(entry)))
         links = [self.link(section) for section in used(entry)]
-        return item([self.name(entry)], [[first] if first.children else [], *links])
+        return item([self.way(entry, entry.name)], [[first] if first.children else [], *links])
 
     def letter(self, entry: Entry) -> nodes.Node:
         links = [self.link(section) for section in used(entry)]
-        return item([self.name(entry), nodes.Text(" "), *inline(entry.meaning)], links)
+        # The meaning is the link: a typeset letter holds no text that would name it.
+        return item([*inline(entry.name), nodes.Text(" "), self.way(entry, entry.meaning)], links)
 
-    def name(self, entry: Entry) -> nodes.Node:
+    def way(self, entry: Entry, text: str) -> nodes.Node:
+        """Return a link to where an entry stands in the glossary or the notation."""
         target = address(self.app, self.docname, entry)
-        return nodes.reference("", "", *inline(entry.name), refuri=target, internal=True)
+        return nodes.reference("", "", *inline(text), refuri=target, internal=True)
 
     def link(self, section: Section, answer: str = "") -> list[nodes.Node]:
         """Return a link to a section, after a short answer; nothing where the book lacks it."""
