@@ -40,8 +40,7 @@
     card.style.maxHeight = `${Math.max(above, below)}px`;
     const { offsetWidth: width, offsetHeight: height } = card;
     const left = Math.max(EDGE, Math.min(line.left, clientWidth - width - EDGE));
-    const top =
-      height <= below || below >= above ? line.bottom + EDGE : line.top - EDGE - height;
+    const top = height <= below || below >= above ? line.bottom + EDGE : line.top - EDGE - height;
     card.style.left = `${left + scrollX}px`;
     card.style.top = `${top + scrollY}px`;
   };
