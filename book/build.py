@@ -35,8 +35,6 @@ PYODIDE = (
     *("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm"),
     *("python_stdlib.zip", "pyodide-lock.json"),
 )
-# Beside its pages' sources, the site depends on these.
-PROGRAMS = ("site_pages", "further", "cell_links", "claims", "front", "cards")
 FORMULAS = (
     *("__init__.py", "architectures", "calculator.py", "checks.py", "hardware.py", "kv_cache.py"),
     *("parallel", "roofline.py", "throughput.py", "units.py"),
@@ -168,7 +166,7 @@ def drop_stale_outputs() -> None:
     if changed("inputs", *(ROOT / name for name in INPUTS)):
         shutil.rmtree(CACHE, ignore_errors=True)
         shutil.rmtree(BUILD / ".doctrees", ignore_errors=True)
-    programs = (BOOK / f"{name}.py" for name in PROGRAMS)
+    programs = sorted(BOOK.glob("*.py"))
     if changed("static", BOOK / "_static", BOOK / "calculator", *programs):
         # Without a page to write, Sphinx would leave the old style sheet and lines in the site.
         shutil.rmtree(BUILD / ".doctrees", ignore_errors=True)

@@ -10,6 +10,8 @@
 - Further parts of chapters are folded (book/further.py).
 - A link may lead to a code cell (book/cell_links.py).
 - The claims of appendix C can be filtered (book/claims.py).
+- `{book-index}` is the index (book/index_page.py), and words of the glossary show what they mean
+  where they stand in a chapter (book/glosses.py).
 """
 
 import html
@@ -49,7 +51,7 @@ CARDS = "ft-chapter-cards"
 def setup(app: Sphinx) -> dict:
     # MyST-NB would put a line break between the pieces of a text that is printed token by token.
     NotebookClient.__init__ = partialmethod(NotebookClient.__init__, coalesce_streams=True)
-    for own in ("further", "cell_links", "claims"):
+    for own in ("further", "cell_links", "claims", "index_page", "glosses"):
         app.setup_extension(own)
     app.add_role("chapter", ChapterLink())
     app.add_directive("slider-figures", SliderFigures)
