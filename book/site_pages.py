@@ -8,6 +8,7 @@
 - `{live}` puts a live view into a page, as a notebook does.
 - `{chapter-cards}` gives each chapter a card with a picture.
 - Further parts of chapters are folded (book/further.py).
+- Beside each chapter lies its plain text (book/plain.py).
 """
 
 import html
@@ -47,6 +48,7 @@ def setup(app: Sphinx) -> dict:
     # MyST-NB would put a line break between the pieces of a text that is printed token by token.
     NotebookClient.__init__ = partialmethod(NotebookClient.__init__, coalesce_streams=True)
     app.setup_extension("further")
+    app.setup_extension("plain")
     app.add_role("chapter", ChapterLink())
     app.add_directive("slider-figures", SliderFigures)
     app.add_directive("calculator", Calculator)
@@ -228,10 +230,9 @@ def chapter_figures(
     env: BuildEnvironment, chapter: str
 ) -> Iterator[tuple[nodes.section, SliderFigure]]:
     """Yield each figure with sliders of a chapter and the section that it stands in."""
-    scripts = env.nb_metadata.get(chapter, {}).get("js_files", {})
-    if "ipywidgets_state" not in scripts:
+    state = widget_state(env, chapter)
+    if not state:
         return
-    state = json.loads(scripts["ipywidgets_state"][1]["body"])["state"]
     for output in env.get_doctree(chapter).findall(nodes.raw):
         view = re.search(r'"model_id": *"(\w+)"', output.astext())
         figure = slider_figure(state, view[1]) if view else None
@@ -240,6 +241,14 @@ def chapter_figures(
             while not isinstance(section, nodes.section):
                 section = section.parent
             yield section, figure
+
+
+def widget_state(env: BuildEnvironment, chapter: str) -> dict[str, dict]:
+    """Return the state of each widget of a chapter's page by its id."""
+    scripts = env.nb_metadata.get(chapter, {}).get("js_files", {})
+    if "ipywidgets_state" not in scripts:
+        return {}
+    return json.loads(scripts["ipywidgets_state"][1]["body"])["state"]
 
 
 def slider_figure(state: Mapping[str, dict], model_id: str) -> SliderFigure | None:
