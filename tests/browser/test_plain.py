@@ -1,4 +1,4 @@
-"""The plain text on the built site: all of it is there, its links lead somewhere, no answer is in."""
+"""The plain text on the built site: all is there, links lead somewhere, no answer is in."""
 
 import posixpath
 import re
