@@ -9,6 +9,7 @@
 - `{chapter-cards}` gives each chapter a card with a picture.
 - Further parts of chapters are folded (book/further.py).
 - Beside each chapter lies its plain text (book/plain.py).
+- `{engine-citations}` lists what chapters cite of real engines (book/engine_page.py).
 """
 
 import html
@@ -49,6 +50,7 @@ def setup(app: Sphinx) -> dict:
     NotebookClient.__init__ = partialmethod(NotebookClient.__init__, coalesce_streams=True)
     app.setup_extension("further")
     app.setup_extension("plain")
+    app.setup_extension("engine_page")
     app.add_role("chapter", ChapterLink())
     app.add_directive("slider-figures", SliderFigures)
     app.add_directive("calculator", Calculator)
