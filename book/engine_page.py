@@ -4,7 +4,6 @@
 """
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
@@ -31,10 +30,10 @@ class EngineCitations(SphinxDirective):
         self.env.note_reread()  # the chapters may change while this page stays
         self.env.note_dependency(str(STORED))
         cited = all_citations()
-        record = json.loads(STORED.read_text("utf-8"))
-        stored = {identity(entry): entry for entry in record["citations"]}
+        entries = json.loads(STORED.read_text("utf-8"))["citations"]
+        stored = {identity(entry): entry for entry in entries}
         rows = [(citation, stored.get(identity(as_stored(citation)))) for citation in cited]
-        found = [nodes.paragraph("", summary(record, [entry for _, entry in rows]))]
+        found = [nodes.paragraph("", summary([entry for _, entry in rows]))]
         for stem in dict.fromkeys(citation.chapter for citation in cited):
             own = [(citation, entry) for citation, entry in rows if citation.chapter == stem]
             title = nodes.title("", CHAPTERS[stem].label)
@@ -62,15 +61,19 @@ def as_stored(citation: Citation) -> dict:
     return asdict(citation) | {"names": list(citation.names)}
 
 
-def summary(record: Mapping, entries: Sequence[Mapping | None]) -> str:
+def summary(entries: Sequence[Mapping | None]) -> str:
     """Return when and where the citations were looked up, and how many were."""
-    counts = Counter(entry["then"]["status"] if entry else "unknown" for entry in entries)
-    gone = len(entries) - counts["there"] - counts["unknown"]
-    return (
-        f"Last looked up on {record['date']}, in {record['source']}. Of {len(entries)} places, "
-        f"{counts['there']} are as cited at the release that the chapter names, {gone} are not, "
-        f"and {counts['unknown']} have not been looked up."
+    verdicts = [entry["then"] if entry else {"status": "unknown"} for entry in entries]
+    known = [verdict for verdict in verdicts if verdict["status"] != "unknown"]
+    held = sum(verdict["status"] == "there" for verdict in known)
+    said = (
+        f"Of {len(entries)} places, {held} are as cited at the release that the chapter names, "
+        f"{len(known) - held} are not, and {len(entries) - len(known)} have not been looked up."
     )
+    if known:
+        sources = " and ".join(sorted({verdict["source"] for verdict in known}))
+        said += f" Last looked up on {max(verdict['date'] for verdict in known)}, in {sources}."
+    return said
 
 
 def since(entry: Mapping | None) -> str:

@@ -423,13 +423,12 @@ def looked_up(
         before = known.get(identity(record), {})
         for when, verdict, release in (("then", then, citation.ref), ("now", now, tag)):
             said = {name: value for name, value in asdict(verdict).items() if value}
-            fresh = {"date": date, "release": release, **said}
+            fresh = {"date": date, "source": source.name, "release": release, **said}
             old = before.get(when, fresh)
             keep_old = verdict.status == "unknown" and old["status"] != "unknown"
             record[when] = old if keep_old else fresh
         records.append(record)
-    record = {"date": date, "source": source.name, "citations": records}
-    return json.loads(json.dumps(record))  # as it is when it is read again
+    return json.loads(json.dumps({"citations": records}))  # as it is when it is read again
 
 
 def identity(cited: Mapping) -> tuple:
