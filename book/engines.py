@@ -424,9 +424,7 @@ def looked_up(
         for when, verdict, release in (("then", then, citation.ref), ("now", now, tag)):
             said = {name: value for name, value in asdict(verdict).items() if value}
             fresh = {"date": date, "source": source.name, "release": release, **said}
-            old = before.get(when, fresh)
-            keep_old = verdict.status == "unknown" and old["status"] != "unknown"
-            record[when] = old if keep_old else fresh
+            record[when] = before.get(when, fresh) if verdict.status == "unknown" else fresh
         records.append(record)
     return json.loads(json.dumps({"citations": records}))  # as it is when it is read again
 
