@@ -56,15 +56,17 @@ def new_chapter(topic: str, root: Path = ROOT) -> list[Path]:
     def filled(text: str) -> str:
         return text.replace("TOPIC", topic).replace("TITLE", title).replace("NUMBER", number)
 
-    templates = [p for p in TEMPLATE.rglob("[!.]*") if p.is_file() and "__pycache__" not in p.parts]
-    files = {filled(str(p.relative_to(TEMPLATE))): p for p in sorted(templates)}
+    templates = [path for path in sorted(TEMPLATE.rglob("*")) if path.is_file()]
+    places = {filled(str(path.relative_to(TEMPLATE))): path for path in templates}
+    # Left out: settings of tools, and what tools left behind.
+    files = {place: path for place, path in places.items() if not re.search(r"(^|/)[._]", place)}
     taken = [*files, f"lib/firsttoken/{topic}", f"tests/{topic}"]
     taken += [str(p.relative_to(root)) for p in root.glob(f"notebooks/[0-9][0-9]_{topic}.ipynb")]
     for place in taken:
         if (root / place).exists():
             raise Refused(f"{place} is there already. Choose another TOPIC")
 
-    written = {root / place: filled(p.read_text("utf-8")) for place, p in files.items()}
+    written = {root / place: filled(path.read_text("utf-8")) for place, path in files.items()}
     chapter = json.loads(written[root / "notebooks" / f"{stem}.ipynb"])
     entries = {
         "book/_toc.yml": lambda text: after_last(
