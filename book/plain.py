@@ -52,8 +52,9 @@ def write(app: Sphinx, error: Exception | None) -> None:
     optional = [
         (page, app.env.titles[page].astext(), first_sentence(app.env, page)) for page in pages
     ]
-    summary = yaml.safe_load(CITATION.read_text("utf-8"))["abstract"]
-    (site / "llms.txt").write_text(index(app.config.project, summary, chapters, optional), "utf-8")
+    book = yaml.safe_load(CITATION.read_text("utf-8"))
+    text = index(book["title"], book["abstract"], chapters, optional)
+    (site / "llms.txt").write_text(text, "utf-8")
     shutil.copy(TUTOR, site)
 
 
@@ -75,7 +76,7 @@ def first_sentence(env: BuildEnvironment, page: str) -> str:
     """Return what a page says first, on one line."""
     paragraph = next(env.get_doctree(page).findall(nodes.paragraph), None)
     words = " ".join(paragraph.astext().split()) if paragraph else ""
-    return re.split(r"(?<=[.:?!]) ", words)[0]
+    return re.split(r"(?<=[.?!]) ", words)[0]
 
 
 def chapter_text(
