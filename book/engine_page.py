@@ -45,7 +45,7 @@ class EngineCitations(SphinxDirective):
         """Return a link to a chapter."""
         link = addnodes.pending_xref(
             "",
-            nodes.inline("", "Read the chapter"),
+            nodes.inline("", f"To chapter {CHAPTERS[stem].number}"),
             refdomain="std",
             reftype="doc",
             refexplicit=True,
@@ -67,8 +67,8 @@ def summary(entries: Sequence[Mapping | None]) -> str:
     known = [verdict for verdict in verdicts if verdict["status"] != "unknown"]
     held = sum(verdict["status"] == "there" for verdict in known)
     said = (
-        f"Of {len(entries)} places, {held} are as cited at the release that the chapter names, "
-        f"{len(known) - held} are not, and {len(entries) - len(known)} have not been looked up."
+        f"Of {len(entries)} places, as cited at the release that the chapter names: {held}; not as "
+        f"cited: {len(known) - held}; not looked up: {len(entries) - len(known)}."
     )
     if known:
         sources = " and ".join(sorted({verdict["source"] for verdict in known}))
