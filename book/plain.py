@@ -42,15 +42,19 @@ def write(app: Sphinx, error: Exception | None) -> None:
     """Write llms.txt, the text of each chapter, and what an assistant should know."""
     if error or app.builder.format != "html":
         return
-    site = Path(app.outdir)
-    chapters = [page for page in reading_order(app.env) if PurePosixPath(page).name in CHAPTERS]
-    for chapter in chapters:
-        notebook = nbformat.read(app.env.doc2path(chapter), as_version=4)
-        text = chapter_text(notebook, PurePosixPath(chapter).name, shown(app.env, chapter))
-        Path(site, f"{chapter}.html.md").write_text(text, "utf-8")
-    pages = sorted(app.env.found_docs - set(chapters))
+    site, notebooks = Path(app.outdir), reading_order(app.env)
+    for page in notebooks:
+        notebook = nbformat.read(app.env.doc2path(page), as_version=4)
+        text = chapter_text(notebook, PurePosixPath(page).name, shown(app.env, page))
+        Path(site, f"{page}.html.md").write_text(text, "utf-8")
+    chapters = [page for page in notebooks if PurePosixPath(page).name in CHAPTERS]
     optional = [
-        (page, app.env.titles[page].astext(), first_sentence(app.env, page)) for page in pages
+        (
+            f"{page}.html.md" if page in notebooks else f"{page}.html",
+            app.env.titles[page].astext(),
+            first_sentence(app.env, page),
+        )
+        for page in sorted(app.env.found_docs - set(chapters))
     ]
     book = yaml.safe_load(CITATION.read_text("utf-8"))
     text = index(book["title"], book["abstract"], chapters, optional)
@@ -67,7 +71,7 @@ def index(
         chapter = CHAPTERS[PurePosixPath(address).name]
         line = f"- [{chapter.label}]({address}.html.md): {chapter.question}"
         sections.setdefault(PARTS[chapter.part], []).append(line)
-    sections["Optional"] = [f"- [{name}]({page}.html): {what}" for page, name, what in pages]
+    sections["Optional"] = [f"- [{name}]({address}): {what}" for address, name, what in pages]
     lists = (f"## {name}\n\n" + "\n".join(lines) for name, lines in sections.items() if lines)
     return "\n\n".join([f"# {title}", f"> {summary}", PLAIN, *lists]) + "\n"
 

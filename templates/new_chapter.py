@@ -70,7 +70,7 @@ def new_chapter(topic: str, root: Path = ROOT) -> list[Path]:
     chapter = json.loads(written[root / "notebooks" / f"{stem}.ipynb"])
     entries = {
         "book/_toc.yml": lambda text: after_last(
-            text, r"      - file: notebooks/.*\n", f"      - file: notebooks/{stem}\n"
+            text, r"      - file: notebooks/\d\d_.*\n", f"      - file: notebooks/{stem}\n"
         ),
         "README.md": lambda text: after_last(
             text,

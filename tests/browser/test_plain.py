@@ -27,11 +27,12 @@ def test_the_index_lists_every_chapter_and_leads_to_files(address):
     assert len(text.encode()) < MAX_INDEX_BYTES
     listed = links(text)
     assert [link for link in listed if not (SITE / link).is_file()] == []
-    assert [link for link in listed if link.endswith(".html.md")] == [f"{c}.md" for c in CHAPTERS]
+    plain = [link for link in listed if link.endswith(".html.md")]
+    assert plain == [f"{chapter}.md" for chapter in CHAPTERS]
     assert "TUTOR.md" in listed and "book/notation.html" in listed
 
 
-@pytest.mark.parametrize("path", CHAPTERS)
+@pytest.mark.parametrize("path", [path for path in CHAPTERS if re.search(r"/\d\d_", path)])
 def test_a_chapters_text_has_its_figures_and_no_answer(address, path):
     text = (SITE / f"{path}.md").read_text("utf-8")
     notebook = nbformat.read((ROOT / path).with_suffix(".ipynb"), as_version=4)
