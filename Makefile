@@ -1,7 +1,7 @@
 # First Token. `make` alone lists what there is to do.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help lab chapter test test-hub root book serve api assignments example collect grade formgrader review similarity bench check clean
+.PHONY: help lab chapter new-chapter test test-hub root book serve api assignments example collect grade formgrader review similarity bench check clean
 
 PORT ?= 8000
 CHAPTER ?=
@@ -61,6 +61,10 @@ lab: chapter .venv/lab ## open the book in JupyterLab (CHAPTER=04: at that chapt
 
 chapter:
 	@[ -n "$(CHOSEN)" ] || $(call fail,there is no chapter $(CHAPTER). There are: $(patsubst notebooks/%.ipynb,%,$(CHAPTERS)))
+
+new-chapter: .venv/bin/python ## start a chapter with module, tests and assignment (TOPIC=beam_search)
+	@[ -n "$$TOPIC" ] || $(call fail,name the topic: make new-chapter TOPIC=beam_search)
+	@$(PY) templates/new_chapter.py "$$TOPIC"
 
 test: .venv/test ## run the tests and every notebook
 	@echo "Running the tests and every notebook."

@@ -12,6 +12,8 @@
 - The claims of appendix C can be filtered (book/claims.py).
 - `{book-index}` is the index (book/index_page.py), and words of the glossary show what they mean
   where they stand in a chapter (book/glosses.py).
+- Beside each chapter lies its plain text (book/plain.py).
+- `{engine-citations}` lists what chapters cite of real engines (book/engine_page.py).
 """
 
 import html
@@ -51,7 +53,7 @@ CARDS = "ft-chapter-cards"
 def setup(app: Sphinx) -> dict:
     # MyST-NB would put a line break between the pieces of a text that is printed token by token.
     NotebookClient.__init__ = partialmethod(NotebookClient.__init__, coalesce_streams=True)
-    for own in ("further", "cell_links", "claims", "index_page", "glosses"):
+    for own in ("further", "cell_links", "claims", "index_page", "glosses", "plain", "engine_page"):
         app.setup_extension(own)
     app.add_role("chapter", ChapterLink())
     app.add_directive("slider-figures", SliderFigures)
@@ -245,10 +247,9 @@ def chapter_figures(
     env: BuildEnvironment, chapter: str
 ) -> Iterator[tuple[nodes.section, SliderFigure]]:
     """Yield each figure with sliders of a chapter and the section that it stands in."""
-    scripts = env.nb_metadata.get(chapter, {}).get("js_files", {})
-    if "ipywidgets_state" not in scripts:
+    state = widget_state(env, chapter)
+    if not state:
         return
-    state = json.loads(scripts["ipywidgets_state"][1]["body"])["state"]
     for output in env.get_doctree(chapter).findall(nodes.raw):
         view = re.search(r'"model_id": *"(\w+)"', output.astext())
         figure = slider_figure(state, view[1]) if view else None
@@ -257,6 +258,14 @@ def chapter_figures(
             while not isinstance(section, nodes.section):
                 section = section.parent
             yield section, figure
+
+
+def widget_state(env: BuildEnvironment, chapter: str) -> dict[str, dict]:
+    """Return the state of each widget of a chapter's page by its id."""
+    scripts = env.nb_metadata.get(chapter, {}).get("js_files", {})
+    if "ipywidgets_state" not in scripts:
+        return {}
+    return json.loads(scripts["ipywidgets_state"][1]["body"])["state"]
 
 
 def slider_figure(state: Mapping[str, dict], model_id: str) -> SliderFigure | None:

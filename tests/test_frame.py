@@ -328,7 +328,12 @@ def test_make_installs_with_or_without_pins(environment, pinned):
 
 # What a job may do that runs the project's code, and what one that runs none may do, at most.
 READ = {"contents": "read"}
-WRITE = {"publish": {"pages": "write", "id-token": "write"}, "report": {"issues": "write"}}
+ISSUES = {"issues": "write"}
+WRITE = {
+    "publish": {"pages": "write", "id-token": "write"},
+    "report": ISSUES,
+    "report-engines": ISSUES,
+}
 
 
 def workflows() -> dict[str, dict]:

@@ -1,0 +1,84 @@
+"""What TUTOR.md names is there: files, sections, commands, names, and the book's own words."""
+
+import ast
+import importlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from firsttoken.start import CHAPTERS
+from test_chapters import SECTIONS
+
+ROOT = Path(__file__).parents[1]
+TUTOR = (ROOT / "TUTOR.md").read_text("utf-8")
+CODE = re.findall(r"`([^`\n]+)`", TUTOR)
+ROWS = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", TUTOR, re.MULTILINE))
+# Written by the build, so not in the folder.
+BUILT = {"llms.txt", "notebooks/04_kv_cache.html", "notebooks/04_kv_cache.html.md"}
+
+
+def words(path: Path) -> str:
+    """Return what a notebook says, in its text and in the strings of its code."""
+    said = []
+    for cell in json.loads(path.read_text("utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            said.append(source)
+        elif "check" in source:
+            constants = (
+                n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant)
+            )
+            said += [value for value in constants if isinstance(value, str)]
+    return "\n".join(said)
+
+
+def test_files_and_folders_are_there():
+    named = {code for code in CODE if re.fullmatch(r"[\w/]+(/|(\.\w+)+)", code)}
+    named = {name for name in named if not name.startswith("firsttoken.")}
+    assert {"assignments/", "book/notation.md", "tests/chapter_answers.py"} <= named
+    assert [name for name in sorted(named - BUILT) if not (ROOT / name).exists()] == []
+
+
+def test_sections_are_those_of_the_chapters_in_order():
+    addresses = [title.lower().replace(" ", "-") for title in SECTIONS]
+    assert re.findall(r"`#([a-z-]+)`", TUTOR) == addresses
+
+
+def test_commands_and_names_are_there():
+    targets = {match[1] for code in CODE if (match := re.match(r"make ([a-z-]+)", code))}
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    assert targets and all(re.search(rf"^{name}:", makefile, re.MULTILINE) for name in targets)
+    names = [code.partition("(")[0] for code in CODE if code.startswith("firsttoken.")]
+    assert len(names) >= 3
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), attribute), name
+    restored = [code.split()[2] for code in CODE if code.startswith("git restore")]
+    assert all((ROOT / path).exists() for path in restored)
+
+
+def test_letters_are_those_of_the_notation():
+    notation = (ROOT / "book" / "notation.md").read_text("utf-8")
+    for shape in re.findall(r"`\[B, [^`]*\]`", TUTOR):
+        assert shape in notation
+    letters = re.search(r"- `B` sequences.*?\.\n", TUTOR, re.DOTALL)[0]
+    for letter in re.findall(r"`([A-Z])`", letters):
+        assert re.search(rf"\${letter}\$|\${letter} =", notation), letter
+
+
+def test_every_chapter_has_its_stumbles():
+    assert list(ROWS) == list(CHAPTERS)
+
+
+@pytest.mark.parametrize("stem", ROWS)
+def test_stumbles_are_in_the_books_words(stem):
+    quoted = re.findall(r"“([^”]+)”", ROWS[stem])
+    assert len(quoted) == 3 and re.sub(r"“[^”]+”", "", ROWS[stem]).strip() == ""
+    said = words(ROOT / "notebooks" / f"{stem}.ipynb")
+    assert [quote for quote in quoted if quote not in said] == []
+
+
+def test_it_fits_a_short_context():
+    assert len(TUTOR.split()) < 2000
