@@ -64,7 +64,9 @@ class Document:
     def __init__(self, listed: Sequence[Page], site: Path = SITE):
         self.site, self.pages = site, listed
         self.names = {page.path: page.name for page in listed}
-        self.styles: dict[str, None] = {}  # each sheet once, in the order found
+        # Each style sheet once, in the order found.
+        self.sheets: dict[str, None] = {}
+        self.styles: dict[str, None] = {}
         self.titles: dict[str, str] = {}
         self.answers: list[str] = []
         chapters = [self.chapter(page) for page in listed]
@@ -74,24 +76,23 @@ class Document:
         """Return the article of a page, ready for paper."""
         source = BeautifulSoup((self.site / page.path).read_text("utf-8"), "html.parser")
         article = source.select_one("article.bd-article")
+        for sheet in source("link", rel="stylesheet"):
+            self.sheets[self.address(page, sheet.extract()["href"])] = None
         widgets = source.find("script", type="application/vnd.jupyter.widget-state+json")
         draw_first_states(article, json.loads(widgets.string)["state"] if widgets else {})
         for style in article("style"):
             self.styles[style.extract().string] = None
-        for sheet in article("link", rel="stylesheet"):
-            path = posixpath.normpath(posixpath.join(posixpath.dirname(page.path), sheet["href"]))
-            self.styles[f'@import "{path}";'] = None
-            sheet.decompose()
         for gone in article.select(
             "script, noscript:not(.ft-quiz > noscript), .headerlink, .ft-lab, .ft-live-try, "
-            ".ft-progress, .ft-messages, .ft-before, .ft-feedback, button, .ft-pause"
+            ".ft-messages, .ft-before, .ft-feedback, button, .ft-pause"
         ):
             gone.decompose()
+        for table in article.select("div.cell:has(.ft-progress)"):
+            table.find_previous_sibling().decompose()  # the sentence that says what it is for
+            table.decompose()
         title = article.h1
         self.titles[page.name] = title.get_text(" ", strip=True)
-        part = source.new_tag("p", attrs={"class": "ft-part"})
-        part.string = page.part
-        title.insert_before(part)
+        title.insert_before(parsed(f'<p class="ft-part">{html.escape(page.part)}</p>'))
         answers = take_answers(article, page.name)
         unfold(article)
         fill_in_by_hand(article)
@@ -113,25 +114,29 @@ class Document:
 
         for tag in [root, *root.find_all(True)]:
             for key, value in list(tag.attrs.items()):
-                if key == "id" and not value.startswith(f"{page.name}."):
+                if key == "id":
                     tag[key] = f"{page.name}.{value}"
                 elif key in ("for", "aria-labelledby", "aria-describedby"):
                     tag[key] = " ".join(f"{page.name}.{part}" for part in value.split())
+                elif key == "src":
+                    tag[key] = value if value.startswith("data:") else self.address(page, value)
                 elif isinstance(value, str) and "url(#" in value:
                     tag[key] = re.sub(r"url\(#([^)]+)\)", own, value)
             if tag.get("href"):
                 self.lead(tag, page)
+
+    def address(self, page: Page, href: str) -> str:
+        """Return the path on the site that a page's relative address leads to."""
+        return posixpath.normpath(posixpath.join(posixpath.dirname(page.path), unquote(href)))
 
     def lead(self, tag: Tag, page: Page) -> None:
         """Turn a link of the site into one of the PDF; where it has no target, text remains."""
         url = urlsplit(tag["href"])
         if url.scheme:
             return
-        folder = posixpath.dirname(page.path)
-        path = posixpath.normpath(posixpath.join(folder, unquote(url.path))) if url.path else None
-        name = page.name if path is None else self.names.get(path)
-        if name is not None:
-            tag["href"] = f"#{name}.{url.fragment}" if url.fragment else f"#{name}"
+        path = self.address(page, url.path) if url.path else page.path
+        if path in self.names:
+            tag["href"] = f"#{self.names[path]}" + (f".{url.fragment}" if url.fragment else "")
         elif path == "book/intro.html":
             tag["href"] = "#contents"
         elif tag.name == "a":
@@ -139,18 +144,14 @@ class Document:
 
     def whole(self, chapters: Sequence[str]) -> str:
         """Return the document: title, contents, chapters, answers."""
-        first = BeautifulSoup((self.site / self.pages[0].path).read_text("utf-8"), "html.parser")
-        sheets = [
-            f'<link rel="stylesheet" href="{posixpath.normpath("book/" + link["href"])}">'
-            for link in first.head("link", rel="stylesheet")
-        ]
-        headers = {"contents": "Contents", **self.titles, ANSWERS: ANSWERS_TITLE}
-        margins = "".join(
-            f'@page p{name} {{ @top-left {{ content: "{css_text(title)}"; {LABEL} }}'
-            f"@bottom-center {{ content: counter(page); {LABEL} }} }}"
-            for name, title in headers.items()
-        )
+        sheets = "".join(f'<link rel="stylesheet" href="{path}">' for path in self.sheets)
         title, _, subtitle = CITATION["title"].partition(": ")
+        headers = {"about": title, "contents": title, **self.titles, ANSWERS: ANSWERS_TITLE}
+        margins = "".join(
+            f'@page p{name} {{ @top-left {{ content: "{css_text(header)}"; {LABEL} }}'
+            f"@bottom-center {{ content: counter(page); {LABEL} }} }}"
+            for name, header in headers.items()
+        )
         authors = ", ".join(author["name"] for author in CITATION["authors"])
         answers = self.section(ANSWERS, f"<h1>{headers[ANSWERS]}</h1>{''.join(self.answers)}")
         return f"""<!DOCTYPE html>
@@ -158,7 +159,7 @@ class Document:
 <head>
 <meta charset="utf-8">
 <title>{html.escape(CITATION["title"])}</title>
-{"".join(sheets)}
+{sheets}
 <style>{"".join(self.styles)}{margins}</style>
 <script>window.MathJax = {json.dumps(MATHJAX)}</script>
 <script src="_static/mathjax/tex-chtml.js"></script>
@@ -166,9 +167,10 @@ class Document:
 <body class="ft-book"><article class="bd-article">
 <div class="ft-title"><p class="ft-book-title">{html.escape(title)}</p>
 <p class="ft-subtitle">{html.escape(subtitle[0].upper() + subtitle[1:])}</p>
-<p>{html.escape(authors)}</p><p>Version {CITATION["version"]}</p></div>
-<div class="ft-chapter">{ABOUT}</div>
-<div class="ft-chapter" id="contents" style="page: pcontents"><h1>Contents</h1>{"".join(self.contents())}</div>
+<p>{html.escape(authors)}</p>
+<p>Version {CITATION["version"]}. Text: CC BY 4.0. Code: MIT.</p></div>
+{self.section("about", ABOUT)}
+{self.section("contents", f"<h1>Contents</h1>{''.join(self.contents())}")}
 {"".join(chapters)}{answers if self.answers else ""}
 </article></body></html>"""
 
@@ -193,16 +195,17 @@ MATHJAX = {
         "ignoreHtmlClass": "tex2jax_ignore|mathjax_ignore",
     }
 }
-ABOUT = """<h1 id="about-this-pdf">About this PDF</h1>
+ABOUT = """<h1>About this PDF</h1>
 <p>This is the site, printed. The text is the same; what needs a screen is different.</p>
 <ul>
-<li><strong>Figures with sliders</strong> stand in their first state, with the values below them. On
+<li><strong>Figures with sliders</strong> stand in their first state, with its values below. On
 the site and in JupyterLab they move.</li>
-<li><strong>Live views</strong>, in which the model reacts to your own text, show a recorded picture.</li>
-<li><strong>Quizzes and exercises</strong> are to be filled in by hand. Answers, hints and solutions stand
-at the end, and a link under each leads there. The checks of exercises need JupyterLab.</li>
-<li><strong>Further parts</strong> are printed open. Folded code, which draws figures and checks numbers,
-is left out: it is in the notebooks.</li>
+<li><strong>Live views</strong>, in which the model reacts to your own text, show a recorded
+picture.</li>
+<li><strong>Quizzes and exercises</strong> are to be filled in by hand. Answers, hints and solutions
+stand at the end, and a link under each leads there. The checks of exercises need JupyterLab.</li>
+<li><strong>Further parts</strong> are printed open. Folded code, which draws figures and checks
+numbers, is left out: it is in the notebooks.</li>
 <li><strong>Links</strong> to other chapters jump inside this file.</li>
 </ul>"""
 
@@ -245,68 +248,66 @@ def draw_first_states(article: Tag, state: Mapping[str, dict]) -> None:
 
 def take_answers(article: Tag, name: str) -> list[Tag]:
     """Move answers, hints and solutions out of an article; a link to them stays."""
-    new = BeautifulSoup("", "html.parser").new_tag
-    taken = []
+    taken: list[Tag] = []
 
-    def entry(number: int, title: str, at: Tag) -> Tag:
-        target, back = f"{ANSWERS}-{number}", f"asked-{number}"
-        box = new("div", attrs={"class": "ft-answers", "id": target})
-        heading = new("h3")
-        link = new("a", href=f"#{back}")
-        link.string = title
-        heading.append(link)
-        box.append(heading)
-        line = new("p", attrs={"class": "ft-to-answers", "id": back})
-        line.append(way := new("a", href=f"#{target}"))
-        way.string = "Answer" if title.startswith("Quiz") else "Hints and solution"
-        line.append(BeautifulSoup(page_of(f"{name}.{target}"), "html.parser"))
-        at.append(line)
+    def entry(asked: Tag, title: Tag, label: str) -> Tag:
+        target, back = f"{ANSWERS}-{len(taken)}", f"asked-{len(taken)}"
+        line = f'<p class="ft-to-answers" id="{back}"><a href="#{target}">{label}</a>'
+        asked.append(parsed(f"{line}{page_of(f'{name}.{target}')}</p>"))
+        box = parsed(f'<div id="{target}"><p class="ft-asked"><a href="#{back}"></a></p></div>')
+        box.a.append(title.get_text(" ", strip=True))
         taken.append(box)
         return box
 
     for quiz in article.select(".ft-quiz"):
         answer = quiz.select_one(".ft-answer, noscript > details")
         if answer is not None:
-            box = entry(len(taken), f"Quiz: {quiz.legend.get_text(' ', strip=True)}", quiz)
             answer.summary.decompose()
-            box.append(answer.extract())
-            answer.name, answer["class"] = "div", []
-        for rest in quiz("noscript"):
+            entry(quiz, quiz.legend, "Answer").append(answer.div)
+        for rest in quiz.select("noscript, .ft-answer"):
             rest.decompose()
     for solution in article.select("[class*=-solution]"):
         section = solution.find_parent("section")
-        heading = section.find(re.compile("^h[2-6]$"), recursive=False)
-        box = entry(len(taken), heading.get_text(" ", strip=True), section)
+        box = entry(section, section.find(re.compile("^h[2-6]$")), "Hints and solution")
         for hint in section.find_all("details", recursive=False):
-            box.append(hint.extract())
+            box.append(hint)
         for check in section.select("[class*=-check]"):
+            said = check.find_previous_sibling()
+            if said.get_text(strip=True) == "The check:":
+                said.decompose()
             check.decompose()
-        box.append(solution.extract())
-        code = solution.select_one("details.hide")
-        code.summary.decompose()
-        code.unwrap()
+        said = solution.find_previous_sibling()
+        if said.get_text().startswith("The solution"):
+            box.append(said)
+        box.append(solution)
+        solution.select_one("details.hide > summary").decompose()
+        solution.select_one("details.hide").unwrap()
+        unfold(box)
     return taken
 
 
-def unfold(article: Tag) -> None:
+def unfold(root: Tag) -> None:
     """Open what is folded for room, and leave out folded code."""
-    for code in article.select("details.hide"):
+    for code in root.select("details.hide"):
         code.decompose()
-    for fold in article("details"):
+    for fold in root("details"):
         summary = fold.summary.extract()
         fold.name = summary.name = "div"
         summary["class"] = "ft-summary"
-        del fold["open"]
-        fold["class"] = [*fold.get("class", []), "ft-unfolded"]
+        fold.attrs = {"class": [*fold.get("class", []), "ft-unfolded"]}
         fold.insert(0, summary)
 
 
 def fill_in_by_hand(article: Tag) -> None:
     """Turn the fields of a form into what a pen can mark."""
     for field in article("input"):
-        kind = field.get("type", "text")
-        field.name = "span"
-        field.attrs = {"class": "ft-tick" if kind in ("radio", "checkbox") else "ft-blank"}
+        choice = field.get("type") in ("radio", "checkbox")
+        field.replace_with(parsed(f'<span class="ft-{"tick" if choice else "blank"}"></span>'))
+
+
+def parsed(text: str) -> Tag:
+    """Return the one element that a piece of HTML consists of."""
+    return next(BeautifulSoup(text, "html.parser").children)
 
 
 # From the document to paper.
@@ -377,7 +378,7 @@ def main() -> None:
     listed = pages()
     if missing := [page.path for page in listed if not (SITE / page.path).exists()]:
         sys.exit(f"book/pdf.py: no {missing[0]} in _build/html; run `make book` first.")
-    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    chromium = shutil.which(os.environ.get("CHROMIUM") or "chromium")
     if chromium is None:
         sys.exit("book/pdf.py: no chromium found; install it or set CHROMIUM to its path.")
     print_book(Document(listed), TARGET, chromium)
