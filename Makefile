@@ -1,7 +1,7 @@
 # First Token. `make` alone lists what there is to do.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help lab chapter new-chapter test test-hub root book serve api assignments example collect grade formgrader review similarity bench check clean
+.PHONY: help lab chapter new-chapter test test-hub root book pdf serve api assignments example collect grade formgrader review similarity bench check clean
 
 PORT ?= 8000
 CHAPTER ?=
@@ -19,6 +19,7 @@ CONSTRAINTS ?= constraints.txt
 EXTRAS_lab := torch,lab
 EXTRAS_test := torch,lab,test,classroom,book
 EXTRAS_book := torch,lab,book
+EXTRAS_pdf := torch,lab,pdf
 EXTRAS_api := torch,lab
 EXTRAS_classroom := torch,lab,classroom
 EXTRAS_hub := torch,lab,classroom,hub
@@ -81,6 +82,10 @@ root:
 book: .venv/book ## build the site into _build/html
 	@echo "Building the site into _build/html."
 	@$(PY) book/build.py
+
+pdf: .venv/pdf ## print the built site as one PDF, _build/html/first-token.pdf
+	@echo "Printing the book; this takes some minutes."
+	@$(PY) book/pdf.py
 
 serve: .venv/book ## build the site and serve it (PORT=8000)
 	@$(PY) -c 'import socket; socket.create_server(("127.0.0.1", $(PORT)))' 2>/dev/null \
@@ -172,7 +177,7 @@ clean: ## remove the site and all caches (the environment stays: rm -r .venv)
 	@touch $@
 
 # .venv/lab, .venv/test, …: empty files that say what is installed.
-.venv/lab .venv/test .venv/book .venv/api .venv/classroom .venv/hub: .venv/%: Makefile pyproject.toml $(CONSTRAINTS) .venv/bin/uv
+.venv/lab .venv/test .venv/book .venv/pdf .venv/api .venv/classroom .venv/hub: .venv/%: Makefile pyproject.toml $(CONSTRAINTS) .venv/bin/uv
 	@echo "Installing what make $* needs into .venv."
 	@.venv/bin/uv pip install --python $(PY) $(CONSTRAINTS:%=-c %) -e '.[$(EXTRAS_$*)]' \
 		>.venv/install.log 2>&1 || $(call not_installed,uv)

@@ -268,8 +268,8 @@ def widget_state(env: BuildEnvironment, chapter: str) -> dict[str, dict]:
     return json.loads(scripts["ipywidgets_state"][1]["body"])["state"]
 
 
-def slider_figure(state: Mapping[str, dict], model_id: str) -> SliderFigure | None:
-    """Return what `explore` has put into a page's widgets, or None for any other widget."""
+def first_state(state: Mapping[str, dict], model_id: str) -> tuple[list[dict], str] | None:
+    """Return a slider figure's inputs and the frame it shows first, or None for other widgets."""
 
     def read(reference: str) -> dict:
         return state[reference.removeprefix("IPY_MODEL_")]["state"]
@@ -282,7 +282,16 @@ def slider_figure(state: Mapping[str, dict], model_id: str) -> SliderFigure | No
     inputs = [read(row["children"][-1]) if "children" in row else row for row in rows]
     while "children" in picture:  # stacks of pictures, one in the other
         picture = read(picture["children"][picture["selected_index"]])
-    shown = html.unescape(re.search(r'aria-label="([^"]*)"', picture["value"])[1])
+    return inputs, picture["value"]
+
+
+def slider_figure(state: Mapping[str, dict], model_id: str) -> SliderFigure | None:
+    """Return what `explore` has put into a page's widgets, or None for any other widget."""
+    found = first_state(state, model_id)
+    if found is None:
+        return None
+    inputs, picture = found
+    shown = html.unescape(re.search(r'aria-label="([^"]*)"', picture)[1])
     # explore ends every alt text with the values at hand.
     now = (f"{i['description']}: {i['_options_labels'][i['index']]}" for i in inputs)
     alt = shown.removesuffix(f" ({', '.join(now)})")

@@ -251,7 +251,7 @@ def extras(target: str) -> set[str]:
 def test_make_installs_extras_that_exist():
     targets = re.findall(r"^EXTRAS_(\w+) :=", (ROOT / "Makefile").read_text(), re.MULTILINE)
     known = set(pyproject()["project"]["optional-dependencies"])
-    assert set(targets) == {"lab", "test", "book", "api", "classroom", "hub"}
+    assert set(targets) == {"lab", "test", "book", "pdf", "api", "classroom", "hub"}
     assert [target for target in targets if not extras("lab") <= extras(target) <= known] == []
 
 
