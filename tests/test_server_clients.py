@@ -52,7 +52,7 @@ OPTIONS = [
 
 @pytest.fixture(scope="module")
 def served():
-    with Served() as running:
+    with Served(apart=True) as running:
         yield running
 
 
@@ -488,7 +488,7 @@ def test_metrics_agree_with_the_books_own(client):
         total = sum(found[f"vllm:request_{part}_time_seconds_sum",] for part in parts)
         assert total == pytest.approx(found["vllm:e2e_request_latency_seconds_sum",])
         queries, hits = (found[f"vllm:prefix_cache_{x}_total",] for x in ("queries", "hits"))
-        assert queries == 5 * n_prompt and hits == served.runner.stats.cached_tokens
+        assert queries == 5 * n_prompt and hits == served.front.stats.cached_tokens
         assert found["vllm:num_requests_running",] == found["vllm:num_requests_waiting",] == 0
         assert found["vllm:kv_cache_usage_perc",] == 0
 

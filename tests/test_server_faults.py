@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import random
+import select
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -21,10 +23,11 @@ from firsttoken.generate import generate
 from firsttoken.llama import load_model
 from firsttoken.lora import Adapter, save_adapter
 from firsttoken.sampling import SamplingParams
+from firsttoken.server import engine_process
 from firsttoken.server.__main__ import main as server_main
 from firsttoken.server.app import ServerSettings
+from firsttoken.server.engine_client import EngineDown
 from firsttoken.server.protocol import MAX_HEAD_BYTES
-from firsttoken.server.runner import EngineDown
 from served import NAME, WORDS, ExactModel, Served, eventually
 
 SLOW_S = 0.01
@@ -81,13 +84,13 @@ def answers(served) -> bool:
 @pytest.mark.parametrize("after_tokens", [0, 3])
 def test_a_client_that_goes_frees_its_blocks_within_a_step(slow, stream, close, after_tokens):
     steps_at_cancel = []
-    cancel = slow.runner.cancel
+    cancel = slow.front.cancel
 
     def noted(flight):
         steps_at_cancel.append(slow.engine.stats.steps)
         cancel(flight)
 
-    slow.runner.cancel = noted
+    slow.front.cancel = noted
     freed_at = []
     abort = slow.engine.abort
 
@@ -312,17 +315,22 @@ def test_a_crowd_of_good_and_bad_clients():
         assert answers(served)
 
 
-def test_an_idle_server_does_nothing(served):
-    """The engine's thread sleeps until it is woken: it looks once for each piece of work."""
+def test_an_idle_server_does_nothing(served, monkeypatch):
+    """The engine sleeps until it is woken: it looks once for each piece of work, and each step."""
     assert answers(served)
-    sleep, sleeps = served.runner._changed.wait, []
-    served.runner._changed.wait = lambda: (sleeps.append(served.engine.stats.steps), sleep())
-    try:
-        assert answers(served)
-        time.sleep(0.2)
-        assert len(sleeps) <= 2 and served.engine.stats.steps == sleeps[-1]
-    finally:
-        served.runner._changed.wait = sleep
+    looks = []
+
+    def look(*arguments):
+        looks.append(arguments[-1])
+        return select.select(*arguments)
+
+    monkeypatch.setattr(engine_process, "select", SimpleNamespace(select=look))
+    before = served.engine.stats.steps
+    assert answers(served)
+    time.sleep(0.2)
+    n_steps = served.engine.stats.steps - before
+    # The first look comes before the patch; behind a command there is one more.
+    assert looks == [0.0] * n_steps + [None]
 
 
 # What must not be read.
@@ -488,7 +496,7 @@ def test_a_hook_that_fails_is_said_in_the_log(caplog):
         raise ArithmeticError("no count")
 
     with Served() as served:
-        served.runner.on_step = fail
+        served.front.on_step = fail
         assert answers(served)
         eventually(lambda: served.idle)
         assert "no count" in caplog.text and served.get("/health").status_code == 200
@@ -560,17 +568,12 @@ def test_a_client_sees_a_crash_as_an_error():
             list(stream)
 
 
-def test_nothing_is_asked_of_a_runner_that_has_stopped():
+def test_nothing_is_asked_of_an_engine_that_has_stopped():
     with Served() as served:
         pass
-    assert not served.runner.healthy
-
-    async def ask():
-        served.runner._loop = asyncio.get_running_loop()
-        await served.runner.submit([], 0.0)
-
+    assert not served.front.healthy
     with pytest.raises(EngineDown):
-        asyncio.run(ask())
+        asyncio.run(served.front.submit([], 0.0))
 
 
 # Starting and stopping.
