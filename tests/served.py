@@ -52,10 +52,10 @@ def make_engine(model, **options) -> Engine:
 
 
 @contextmanager
-def engine_thread(engine: Engine) -> Iterator[socket.socket]:
-    """Run an engine in a thread; yield the front's end of the connection to it."""
+def engine_thread(make: Callable[[], Engine]) -> Iterator[socket.socket]:
+    """Do as `engine_process`, but in a thread."""
     front, back = connected()
-    thread = threading.Thread(target=run_engine, args=(back, lambda: engine), name="engine")
+    thread = threading.Thread(target=run_engine, args=(back, make), name="engine")
     thread.start()
     try:
         yield front
@@ -85,7 +85,7 @@ class Served:
             self._running = engine_process(partial(make_engine, self.model, **options))
         else:
             self.engine = make_engine(self.model, **options)
-            self._running = engine_thread(self.engine)
+            self._running = engine_thread(lambda: self.engine)
         self._settings, self._idle_s = settings or ServerSettings(), idle_s
 
     def __enter__(self):
