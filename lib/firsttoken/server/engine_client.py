@@ -119,7 +119,7 @@ class EngineClient:
             raise hello
         self.hello: Hello = hello
         self.stats = self.hello.stats
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
         self.on_step: Callable[[StepRecord], object] = lambda record: None
         self.prefilled_tokens = self.n_drafts = 0
         self._numbers = itertools.count()

@@ -73,6 +73,8 @@ def connected() -> tuple[socket.socket, socket.socket]:
     """Return the two ends of a new connection: the front's, and the engine's."""
     front, back = socket.socketpair()
     back.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _AHEAD_BYTES)
+    if back.family == socket.AF_INET:  # on Windows: a report must not wait for the next
+        back.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return front, back
 
 
