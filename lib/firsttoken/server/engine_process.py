@@ -35,11 +35,11 @@ from firsttoken.server.messages import (
     send,
 )
 
-# How many bytes of reports may wait unread. Then the engine waits: a slow front is about ten steps
-# behind at most.
+# How many bytes of reports may wait unread. Then the engine waits: a slow front is some twenty
+# steps behind at most.
 _AHEAD_BYTES = 2**14
 _N_FORMS_KEPT = 64
-# How long a step may still take when the server stops: nobody waits for it any more.
+# How long the last step may still take when the server stops: nobody waits for what it brings.
 _LAST_STEP_S = 5.0
 
 _log = logging.getLogger("firsttoken.server")
