@@ -4,9 +4,10 @@
     python benchmarks/server.py --quick  # seconds; writes nothing unless told where
     python benchmarks/server.py --guidellm /elsewhere/bin/guidellm    # a public load generator, too
 
-The server is a process of its own, and so are its clients: this one. The engine alone runs here,
-with the same requests, while the server is idle; the two take turns. The simulator gets the costs
-of the engine's steps, which are measured here, too, and knows nothing of HTTP.
+The server has two processes, one for HTTP and one for its engine; its clients are a third: this
+one. The engine alone runs here, with the same requests, while the server is idle; the two take
+turns. The simulator gets the costs of the engine's steps, which are measured here, too, and knows
+nothing of HTTP.
 """
 
 import argparse
@@ -30,6 +31,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from firsttoken.batching import Request, simulate
@@ -60,10 +62,13 @@ MEASURED_CODE = code_digest(
         "lib/firsttoken/server/app.py",
         "lib/firsttoken/server/chat.py",
         "lib/firsttoken/server/counters.py",
+        "lib/firsttoken/server/engine_client.py",
+        "lib/firsttoken/server/engine_process.py",
         "lib/firsttoken/server/errors.py",
         "lib/firsttoken/server/json_schema.py",
+        "lib/firsttoken/server/messages.py",
+        "lib/firsttoken/server/options.py",
         "lib/firsttoken/server/protocol.py",
-        "lib/firsttoken/server/runner.py",
         "lib/firsttoken/server/schema.py",
         "lib/firsttoken/server/text.py",
         "lib/firsttoken/server/translation.py",
@@ -74,6 +79,7 @@ SEED, NAME, CONCURRENCY, N_PROMPT, N_OUTPUT = 0, "first-token", 8, 128, 64
 MAX_BATCH, TOKEN_BUDGET = 16, 256
 N_REQUESTS, ROUNDS, MINUTE_S, N_CLIENTS = 96, 5, 60.0, 200
 QUICK = {"n_requests": 16, "rounds": 1, "seconds": 3.0, "n_clients": 20}
+WHO = "front", "engine"
 # What all clients of the first part ask for: a fixed length, greedily.
 WANTED = {"max_tokens": N_OUTPUT, "temperature": 0, "ignore_eos": True}
 # A choice that is closer than this may fall another way beside neighbours: rounding.
@@ -192,9 +198,10 @@ async def unstreamed(port: int, texts: list[list[int]]) -> float:
 
 
 def engine_alone(engine: Engine, texts: list[list[int]]) -> tuple[float, list[str]]:
-    """The same with the engine in this process, in a thread, as the server has it.
+    """The same with the engine in this process, in a thread.
 
-    That matters: outside of the main thread, glibc keeps the memory that arrays have left.
+    That matters: outside of the main thread, glibc keeps the memory that arrays have left. So if
+    one of the two has it easier, it is not the server.
     """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(_engine_alone, engine, texts).result()
@@ -224,7 +231,7 @@ def mean_since(before: dict[str, float], after: dict[str, float], name: str) -> 
     return total / n
 
 
-def compare(port: int, engine: Engine, n_requests: int, rounds: int) -> dict[str, Any]:
+def compare(pid: int, port: int, engine: Engine, n_requests: int, rounds: int) -> dict[str, Any]:
     """Time HTTP and the engine alone, in turn; compare the clients' clock with the server's."""
     texts = prompts(n_requests)
     asyncio.run(through_http(port, texts[:CONCURRENCY]))
@@ -232,9 +239,9 @@ def compare(port: int, engine: Engine, n_requests: int, rounds: int) -> dict[str
     rows, unlike = [], 0
     for _ in range(rounds):
         alone_s, alone = engine_alone(engine, texts)
-        before = scrape(port)
+        before, cpu_before = scrape(port), cpu_s(pid)
         http_s, sent = asyncio.run(through_http(port, texts))
-        after = scrape(port)
+        after, cpu_after = scrape(port), cpu_s(pid)
         whole_s = asyncio.run(unstreamed(port, texts))
         unlike += sum(a.text != b for a, b in zip(sent, alone, strict=True))
         traces = [RequestTrace(s.start_s, tuple(s.token_times_s), N_PROMPT) for s in sent]
@@ -257,6 +264,8 @@ def compare(port: int, engine: Engine, n_requests: int, rounds: int) -> dict[str
                 )
                 / http_s,
                 "client_ttft_p95_s": seen.ttft[95],
+                "front_cpu_s_per_token": (cpu_after[0] - cpu_before[0]) / n_tokens,
+                "engine_cpu_s_per_token": (cpu_after[1] - cpu_before[1]) / n_tokens,
             }
         )
     return {"rounds": rows, "answers": rounds * n_requests, "unlike": unlike}
@@ -382,10 +391,21 @@ def _held(port: int) -> float:
     return found["vllm:kv_cache_usage_perc"] + found["vllm:num_requests_running"]
 
 
+def processes(pid: int) -> tuple[psutil.Process, psutil.Process]:
+    """Return the server's two processes, the front and the engine."""
+    front = psutil.Process(pid)
+    # There is another child, multiprocessing's tracker, which does nothing.
+    return front, max(front.children(), key=lambda child: child.memory_info().rss)
+
+
 def resident_bytes(pid: int) -> int:
-    """Return the memory that a process holds."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return 1024 * int(status.partition("VmRSS:")[2].split()[0])
+    """Return the memory that a server holds."""
+    return sum(process.memory_info().rss for process in processes(pid))
+
+
+def cpu_s(pid: int) -> list[float]:
+    """Return how long the front and the engine of a server have computed."""
+    return [sum(process.cpu_times()[:2]) for process in processes(pid)]
 
 
 def public_generator(port: int, program: str, n_requests: int) -> dict[str, Any]:
@@ -479,6 +499,8 @@ def show(report: dict[str, Any]) -> None:
             f"alone {row['alone_tokens_per_s']:.0f} tokens/s; HTTP {row['http_tokens_per_s']:.0f}, "
             f"{streamed:.1f} % less; answers that come whole {whole:.1f} % less"
         )
+        spent = (f"{who} {1e6 * row[f'{who}_cpu_s_per_token']:.0f} µs" for who in WHO)
+        print(f"    processor time per streamed token: {', '.join(spent)}")
         for name in ("ttft", "tpot"):
             times = (f"{who} {1e3 * row[f'{who}_{name}_s']:.2f} ms" for who in ("client", "server"))
             print(f"    {name}: {', '.join(times)}")
@@ -517,8 +539,8 @@ def main() -> None:
     # Every round brings the same texts: no cache may remember them.
     engine = Engine(load_model(), 512, 16, MAX_BATCH, TOKEN_BUDGET, tokenizer=words)
     report["prediction"] = predict(measured_cost(), sizes["n_requests"])
-    with running_server("--no-prefix-caching") as (_, port):
-        report["overhead"] = compare(port, engine, sizes["n_requests"], sizes["rounds"])
+    with running_server("--no-prefix-caching") as (pid, port):
+        report["overhead"] = compare(pid, port, engine, sizes["n_requests"], sizes["rounds"])
         report["guidellm"] = (
             public_generator(port, options.guidellm, sizes["n_requests"])
             if options.guidellm

@@ -1,9 +1,15 @@
-"""A server in a thread, with a model whose answers do not depend on their neighbours."""
+"""A server in a thread, with a model whose answers do not depend on their neighbours.
+
+Its engine runs in a process of its own, as everybody's does, or in a thread of this one: the same
+code, over the same kind of connection. Only there can a test break the engine, or look into it.
+"""
 
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 
 import httpx
 import uvicorn
@@ -11,6 +17,8 @@ import uvicorn
 from firsttoken.architectures import Architecture
 from firsttoken.engine import Engine
 from firsttoken.server.app import ServerSettings, create_app
+from firsttoken.server.engine_client import EngineClient
+from firsttoken.server.engine_process import connected, engine_process, run_engine
 from firsttoken.server.protocol import uvicorn_config
 from firsttoken.tokenizer import tokenizer
 from test_engine import Chain
@@ -38,50 +46,79 @@ class ExactModel(Chain):
         return super().forward_ragged(tokens, caches)
 
 
+def make_engine(model, **options) -> Engine:
+    options = {"n_blocks": 512, "max_batch": 8, "prefix_caching": True} | options
+    return Engine(model, tokenizer=WORDS, **options)
+
+
+@contextmanager
+def engine_thread(make: Callable[[], Engine]) -> Iterator[socket.socket]:
+    """Do as `engine_process`, but in a thread."""
+    front, back = connected()
+    thread = threading.Thread(target=run_engine, args=(back, make), name="engine")
+    thread.start()
+    try:
+        yield front
+    finally:
+        front.close()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
 class Served:
-    """A running server: its engine, its address, and how to ask it by hand."""
+    """A running server: its engine, its address, and how to ask it by hand.
+
+    `front` is what it knows of the engine. With `apart` the engine has a process of its own;
+    otherwise it is at hand: `engine`.
+    """
 
     def __init__(
-        self, model=None, settings: ServerSettings | None = None, idle_s: float = 30, **options
+        self,
+        model=None,
+        settings: ServerSettings | None = None,
+        idle_s: float = 30,
+        apart: bool = False,
+        **options,
     ):
         self.model = ExactModel() if model is None else model
-        options = {"n_blocks": 512, "max_batch": 8, "prefix_caching": True} | options
-        self.engine = Engine(self.model, tokenizer=WORDS, **options)
-        self.app = create_app(self.engine, WORDS, settings or ServerSettings())
+        if apart:
+            self._running = engine_process(partial(make_engine, self.model, **options))
+        else:
+            self.engine = make_engine(self.model, **options)
+            self._running = engine_thread(lambda: self.engine)
+        self._settings, self._idle_s = settings or ServerSettings(), idle_s
+
+    def __enter__(self):
+        self.front = EngineClient(self._running.__enter__())
+        self.app = create_app(self.front, WORDS, self._settings)
         self.api = self.app.state.api
-        self.runner = self.api.runner
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         config = uvicorn_config(
             self.app,
             log_level="critical",
-            timeout_keep_alive=idle_s,
+            timeout_keep_alive=self._idle_s,
             timeout_graceful_shutdown=5,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],))
-
-    def __enter__(self):
         self._thread.start()
         eventually(lambda: self._server.started)
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *raised):
         self._server.should_exit = True
         self._thread.join(30)
         self._socket.close()
-        assert not self._thread.is_alive() and not self.runner._thread.is_alive()
+        self._running.__exit__(*raised)
+        assert not self._thread.is_alive()
 
     @property
     def idle(self) -> bool:
         """Whether nothing is under way and no block is held."""
-        return not (
-            self.engine.unfinished
-            or self.engine.pool.usage().used
-            or self.runner._flights
-            or self.runner._commands
-        )
+        stats = self.front.stats
+        return not (stats.waiting or stats.running or stats.usage.used or self.front._flights)
 
     def post(self, path: str = "completions", **fields) -> httpx.Response:
         """Ask by hand; the model's name need not be given."""

@@ -215,7 +215,7 @@ def test_a_literal_matches_itself_alone(text):
 
 def translator(**changes) -> Translator:
     options = {
-        "model": MODEL,
+        "arch": MODEL.arch,
         "tokenizer": WORDS,
         "name": NAME,
         "adapters": ["loud"],
@@ -380,7 +380,7 @@ def test_a_form_is_made_once():
     made = translator()
     body = json.dumps({"model": NAME, "prompt": "a", "guided_regex": "[ab]+"}).encode()
     first, second = (made.completion(parse(CompletionRequest, body)) for _ in range(2))
-    assert first.asks[0].constraint is second.asks[0].constraint
+    assert first.asks[0].form is second.asks[0].form
 
 
 # Chat.

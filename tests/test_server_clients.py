@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import time
 from dataclasses import replace
 from typing import Literal
 
@@ -52,7 +53,7 @@ OPTIONS = [
 
 @pytest.fixture(scope="module")
 def served():
-    with Served() as running:
+    with Served(apart=True) as running:
         yield running
 
 
@@ -488,7 +489,7 @@ def test_metrics_agree_with_the_books_own(client):
         total = sum(found[f"vllm:request_{part}_time_seconds_sum",] for part in parts)
         assert total == pytest.approx(found["vllm:e2e_request_latency_seconds_sum",])
         queries, hits = (found[f"vllm:prefix_cache_{x}_total",] for x in ("queries", "hits"))
-        assert queries == 5 * n_prompt and hits == served.runner.stats.cached_tokens
+        assert queries == 5 * n_prompt and hits == served.front.stats.cached_tokens
         assert found["vllm:num_requests_running",] == found["vllm:num_requests_waiting",] == 0
         assert found["vllm:kv_cache_usage_perc",] == 0
 
@@ -496,6 +497,23 @@ def test_metrics_agree_with_the_books_own(client):
         assert shown["healthy"] and shown["answers"] == 5
         assert shown["new_tokens"] == sum(len(w.ids) for w in wants)
         assert shown["ttft"]["p50"] == summarize(traces).ttft[50]
+
+
+def test_times_of_both_processes_are_on_one_clock(served):
+    """The engine's clock is younger than the front's process, and begins at another moment."""
+    assert 0 < served.front.hello.zero_s < time.perf_counter()
+    assert served.front.now_s() == pytest.approx(
+        time.perf_counter() - served.front.hello.zero_s, abs=0.5
+    )
+    before = served.front.now_s()
+    assert served.post(prompt="a", max_tokens=5, ignore_eos=True).status_code == 200
+    after = served.front.now_s()
+    trace = served.api.counters.recent()[-1]
+    times = [before, trace.arrival_s, *trace.token_times_s, after]
+    assert times == sorted(times) and len(set(times)) == 8
+    sums = {name[0]: value for name, value in read_metrics(served).items() if "_sum" in name[0]}
+    parts = ("queue", "prefill", "decode")
+    assert all(sums[f"vllm:request_{part}_time_seconds_sum"] > 0 for part in parts)
 
 
 def test_the_dashboard_asks_nobody_else(served):

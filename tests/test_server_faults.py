@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import random
+import select
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -21,11 +23,12 @@ from firsttoken.generate import generate
 from firsttoken.llama import load_model
 from firsttoken.lora import Adapter, save_adapter
 from firsttoken.sampling import SamplingParams
-from firsttoken.server.__main__ import main as server_main
+from firsttoken.server import __main__ as server_program
+from firsttoken.server import engine_process
 from firsttoken.server.app import ServerSettings
+from firsttoken.server.engine_client import EngineDown
 from firsttoken.server.protocol import MAX_HEAD_BYTES
-from firsttoken.server.runner import EngineDown
-from served import NAME, WORDS, ExactModel, Served, eventually
+from served import NAME, WORDS, ExactModel, Served, engine_thread, eventually
 
 SLOW_S = 0.01
 LONG = {"prompt": "a", "max_tokens": 400, "temperature": 0, "ignore_eos": True}
@@ -81,13 +84,13 @@ def answers(served) -> bool:
 @pytest.mark.parametrize("after_tokens", [0, 3])
 def test_a_client_that_goes_frees_its_blocks_within_a_step(slow, stream, close, after_tokens):
     steps_at_cancel = []
-    cancel = slow.runner.cancel
+    cancel = slow.front.cancel
 
     def noted(flight):
         steps_at_cancel.append(slow.engine.stats.steps)
         cancel(flight)
 
-    slow.runner.cancel = noted
+    slow.front.cancel = noted
     freed_at = []
     abort = slow.engine.abort
 
@@ -312,17 +315,21 @@ def test_a_crowd_of_good_and_bad_clients():
         assert answers(served)
 
 
-def test_an_idle_server_does_nothing(served):
-    """The engine's thread sleeps until it is woken: it looks once for each piece of work."""
+def test_an_idle_server_does_nothing(served, monkeypatch):
+    """The engine sleeps until it is woken: it looks once for each piece of work, and each step."""
     assert answers(served)
-    sleep, sleeps = served.runner._changed.wait, []
-    served.runner._changed.wait = lambda: (sleeps.append(served.engine.stats.steps), sleep())
-    try:
-        assert answers(served)
-        time.sleep(0.2)
-        assert len(sleeps) <= 2 and served.engine.stats.steps == sleeps[-1]
-    finally:
-        served.runner._changed.wait = sleep
+    looks = []
+
+    def look(*arguments):
+        looks.append(arguments[-1])
+        return select.select(*arguments)
+
+    monkeypatch.setattr(engine_process, "select", SimpleNamespace(select=look))
+    before = served.engine.stats.steps
+    assert answers(served)
+    time.sleep(0.2)
+    n_steps = served.engine.stats.steps - before
+    assert len(looks) <= n_steps + 2
 
 
 # What must not be read.
@@ -488,7 +495,7 @@ def test_a_hook_that_fails_is_said_in_the_log(caplog):
         raise ArithmeticError("no count")
 
     with Served() as served:
-        served.runner.on_step = fail
+        served.front.on_step = fail
         assert answers(served)
         eventually(lambda: served.idle)
         assert "no count" in caplog.text and served.get("/health").status_code == 200
@@ -518,32 +525,37 @@ def test_an_answer_that_fails_is_told_and_the_others_stay(stream):
         )
 
 
+def fail_all(served, break_engine, why):
+    """Break the engine of a slow server for two while four ask; each of them is told why."""
+    assert served.get("/health").status_code == 200
+    results = {}
+
+    def ask(i):
+        got = served.post(**LONG, stream=i % 2 == 1)
+        results[i] = got.status_code, got.text
+
+    threads = [threading.Thread(target=ask, args=[i]) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: served.front.stats.submitted == 4 and served.front.stats.new_tokens)
+    break_engine()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    for i, (status, text) in results.items():
+        assert status == (200 if i % 2 else 503), text
+        assert why in text and "engine_down" in text and "[DONE]" not in text
+    health = served.get("/health")
+    assert health.status_code == 503 and why in health.json()["reason"]
+    assert served.post(prompt="a").status_code == 503
+    assert served.get("/metrics").status_code == 200
+    assert not served.get("/dashboard.json").json()["healthy"]
+
+
 def test_a_crash_turns_health_red_and_fails_what_waits():
-    served = Served(ExactModel(SLOW_S), max_batch=2)
-    with served:
-        assert served.get("/health").status_code == 200
-        results = {}
-
-        def ask(i):
-            got = served.post(**LONG, stream=i % 2 == 1)
-            results[i] = got.status_code, got.text
-
-        threads = [threading.Thread(target=ask, args=[i]) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        eventually(lambda: served.engine.stats.submitted == 4 and served.engine.stats.new_tokens)
-        served.model.error = MemoryError("no more")
-        for thread in threads:
-            thread.join(10)
-            assert not thread.is_alive()
-        for i, (status, text) in results.items():
-            assert status == (200 if i % 2 else 503), text
-            assert "no more" in text and "engine_down" in text and "[DONE]" not in text
-        health = served.get("/health")
-        assert health.status_code == 503 and "no more" in health.json()["reason"]
-        assert served.post(prompt="a").status_code == 503
-        assert served.get("/metrics").status_code == 200
-        assert not served.get("/dashboard.json").json()["healthy"]
+    with Served(ExactModel(SLOW_S), max_batch=2) as served:
+        error = MemoryError("no more")
+        fail_all(served, lambda: setattr(served.model, "error", error), "no more")
 
 
 def test_a_client_sees_a_crash_as_an_error():
@@ -560,29 +572,24 @@ def test_a_client_sees_a_crash_as_an_error():
             list(stream)
 
 
-def test_nothing_is_asked_of_a_runner_that_has_stopped():
+def test_nothing_is_asked_of_an_engine_that_has_stopped():
     with Served() as served:
         pass
-    assert not served.runner.healthy
-
-    async def ask():
-        served.runner._loop = asyncio.get_running_loop()
-        await served.runner.submit([], 0.0)
-
+    assert not served.front.healthy
     with pytest.raises(EngineDown):
-        asyncio.run(ask())
+        asyncio.run(served.front.submit([], 0.0))
 
 
 # Starting and stopping.
 
 
-def start(*options: str) -> tuple[subprocess.Popen, str]:
+def start(*options: str, **more) -> tuple[subprocess.Popen, str]:
     """Start the real program on a free port; return it and its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "firsttoken.server", "--model", "draft", "--port", str(port)]
     program = subprocess.Popen(
-        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more
     )
     url = f"http://127.0.0.1:{port}"
     deadline = time.monotonic() + 60
@@ -594,22 +601,6 @@ def start(*options: str) -> tuple[subprocess.Popen, str]:
             time.sleep(0.05)
         else:
             return program, url
-
-
-def test_a_signal_lets_what_is_under_way_finish():
-    program, url = start()
-    fields = {"model": NAME, "prompt": "a", "max_tokens": 300, "temperature": 0, "stream": True}
-    with httpx.stream(
-        "POST", f"{url}/v1/completions", json=fields | {"ignore_eos": True}, timeout=60
-    ) as got:
-        lines = got.iter_lines()
-        assert next(lines).startswith("data: ")
-        program.send_signal(signal.SIGTERM)
-        rest = list(lines)
-    assert rest[-2] == "data: [DONE]" and len(rest) > 100
-    _, errors = program.communicate(timeout=30)
-    assert "Traceback" not in errors
-    assert program.returncode in (0, -signal.SIGTERM)
 
 
 def test_a_drain_has_an_end():
@@ -656,9 +647,12 @@ def test_the_command_line_names_adapters(tmp_path):
         (["--model", "/nowhere"], "/nowhere"),
     ],
 )
-def test_wrong_options_are_said_in_one_line(capsys, options, message):
+def test_wrong_options_are_said_in_one_line(capsys, monkeypatch, options, message):
+    """One of them by the real process, the others by the same code in a thread: it is faster."""
+    if "--model" not in options:
+        monkeypatch.setattr(server_program, "engine_process", engine_thread)
     with pytest.raises(SystemExit) as stopped:
-        server_main(["--port", "0", *options])
+        server_program.main(["--port", "0", *options])
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
 

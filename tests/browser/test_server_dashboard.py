@@ -39,4 +39,4 @@ def test_the_dashboard_shows_the_engine_at_work(browser, scheme):
         assert served.post(prompt="a").status_code == 503
         expect(page.locator("#health")).to_have_text("down", timeout=SOON_MS)
         page.close()
-        eventually(lambda: not served.runner.healthy)
+        eventually(lambda: not served.front.healthy)

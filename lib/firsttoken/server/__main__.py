@@ -1,68 +1,18 @@
 """Start the server: `python -m firsttoken.server --port 8000`."""
 
-import argparse
-import os
+import signal
 import socket
 import sys
-from collections.abc import Sequence
+from functools import partial
 
 import uvicorn
 
-from firsttoken.engine import Engine
-from firsttoken.llama import load_model
-from firsttoken.lora import Adapter, load_adapter
 from firsttoken.server.app import ServerSettings, create_app
+from firsttoken.server.engine_client import EngineClient
+from firsttoken.server.engine_process import engine_process
+from firsttoken.server.options import make_engine, parser
 from firsttoken.server.protocol import uvicorn_config
 from firsttoken.tokenizer import tokenizer
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the reader of the command line."""
-    made = argparse.ArgumentParser(
-        "python -m firsttoken.server", description=__doc__, allow_abbrev=False
-    )
-    add = made.add_argument
-    add("--host", default="127.0.0.1", help="whom to listen to (default: this machine only)")
-    add("--port", type=int, default=8000)
-    add("--model", default="target", help="target, draft, or a directory with a Llama checkpoint")
-    add("--tokenizer", default=None, help="the tokenizer.json of another checkpoint")
-    add("--backend", choices=("numpy", "torch"), default="numpy")
-    add("--served-model-name", default="first-token", help="the name that clients ask for")
-    add("--api-key", default=os.environ.get("FIRSTTOKEN_API_KEY"), help="clients must send it")
-    add("--n-blocks", type=int, default=512, help="blocks of the cache")
-    add("--block-size", type=int, default=16, help="tokens per block")
-    add("--max-batch", type=int, default=16, help="requests that run at once")
-    add("--token-budget", type=int, default=256, help="most tokens per step (0: no limit)")
-    add("--max-waiting", type=int, default=256, help="most requests in the queue")
-    add("--draft", help="guess with this model first: draft, or a directory")
-    add(
-        "--adapter",
-        action="append",
-        default=[],
-        metavar="NAME=DIR",
-        help="a LoRA adapter that clients ask for by NAME; a shipped one needs no DIR; repeatable",
-    )
-    add("--max-adapters", type=int, help="most different adapters that run at once")
-    add("--gamma", type=int, default=4, help="guesses per step, with --draft")
-    add("--no-prefix-caching", action="store_true")
-    add("--max-body-bytes", type=int, default=2**20)
-    add("--idle-s", type=int, default=30, help="how long a connection may stand without a request")
-    add("--drain-s", type=int, default=30, help="how long a stop waits for what is under way")
-    return made
-
-
-def adapters(named: Sequence[str], base: str) -> dict[str, Adapter]:
-    """Return the adapters that the command line names.
-
-    Raises: ValueError for a name that is given twice, or is that of the base.
-    """
-    found: dict[str, Adapter] = {}
-    for text in named:
-        name, _, folder = text.partition("=")
-        if not name or name == base or name in found:
-            raise ValueError(f"--adapter {text}: expected a name of its own")
-        found[name] = load_adapter(folder or name)
-    return found
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -73,38 +23,32 @@ def main(arguments: list[str] | None = None) -> None:
         socket.create_server((options.host, options.port)).close()
     except OSError as error:
         sys.exit(f"cannot listen to {options.host}, port {options.port}: {error.strerror}")
-    try:
-        words = tokenizer(options.tokenizer)
-        engine = Engine(
-            load_model(options.model, options.backend),
-            options.n_blocks,
-            options.block_size,
-            options.max_batch,
-            options.token_budget or None,
-            prefix_caching=not options.no_prefix_caching,
-            tokenizer=words,
-            max_waiting=options.max_waiting,
-            draft=None if options.draft is None else load_model(options.draft, options.backend),
-            gamma=options.gamma,
-            adapters=adapters(options.adapter, options.served_model_name),
-            max_adapters=options.max_adapters,
-        )
-    except ValueError as error:
-        read.error(str(error))
     settings = ServerSettings(options.served_model_name, options.api_key, options.max_body_bytes)
-    if options.host not in ("127.0.0.1", "::1", "localhost") and options.api_key is None:
-        print("Anybody who reaches this machine may ask: no --api-key is set.", file=sys.stderr)
-    app = create_app(engine, words, settings)
-    print(f"Dashboard: http://{options.host}:{options.port}/ . Ctrl-C stops the server.")
-    config = uvicorn_config(
-        app,
-        host=options.host,
-        port=options.port,
-        log_level="warning",
-        timeout_keep_alive=options.idle_s,
-        timeout_graceful_shutdown=options.drain_s,
-    )
-    uvicorn.Server(config).run()
+    with engine_process(partial(make_engine, options)) as connection:
+        try:
+            words = tokenizer(options.tokenizer)
+            engine = EngineClient(connection)
+        except ValueError as error:
+            read.error(str(error))
+        except ChildProcessError as error:
+            sys.exit(f"the engine did not start: {error}")
+        if options.host not in ("127.0.0.1", "::1", "localhost") and options.api_key is None:
+            print("Anybody who reaches this machine may ask: no --api-key is set.", file=sys.stderr)
+        app = create_app(engine, words, settings)
+        print(f"Dashboard: http://{options.host}:{options.port}/ . Ctrl-C stops the server.")
+        config = uvicorn_config(
+            app,
+            host=options.host,
+            port=options.port,
+            log_level="warning",
+            timeout_keep_alive=options.idle_s,
+            timeout_graceful_shutdown=options.drain_s,
+        )
+        # uvicorn drains, and raises the signal again: it must not end the program before the
+        # engine's process has ended.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: sys.exit())
+        uvicorn.Server(config).run()
 
 
 if __name__ == "__main__":

@@ -17,11 +17,12 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from firsttoken.engine import Answer, Engine, QueueFull
+from firsttoken.engine import Answer, QueueFull
 from firsttoken.server.answers import Answers, event
 from firsttoken.server.counters import Counters
+from firsttoken.server.engine_client import EngineClient, EngineDown, Flight
 from firsttoken.server.errors import ApiError
-from firsttoken.server.runner import EngineDown, Finished, Flight, Runner, TokenNews
+from firsttoken.server.messages import Finished, TokenNews
 from firsttoken.server.schema import ChatRequest, CompletionRequest
 from firsttoken.server.translation import AnyRequest, Job, Translator, parse
 from firsttoken.tokenizer import Tokenizer
@@ -49,8 +50,8 @@ class ServerSettings:
     max_answers: int = 128
 
 
-def create_app(engine: Engine, tokenizer: Tokenizer, settings: ServerSettings) -> Starlette:
-    """Return the web application; it runs the engine from its start to its end.
+def create_app(engine: EngineClient, tokenizer: Tokenizer, settings: ServerSettings) -> Starlette:
+    """Return the web application; it talks to the engine from its start to its end.
 
     `app.state.api` is the `Api` behind it.
     """
@@ -58,9 +59,9 @@ def create_app(engine: Engine, tokenizer: Tokenizer, settings: ServerSettings) -
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        api.runner.start()
+        await engine.start()
         yield
-        await api.runner.close()
+        await engine.close()
 
     app = Starlette(
         routes=[
@@ -89,20 +90,19 @@ def create_app(engine: Engine, tokenizer: Tokenizer, settings: ServerSettings) -
 class Api:
     """What the server does at each address."""
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer, settings: ServerSettings):
+    def __init__(self, engine: EngineClient, tokenizer: Tokenizer, settings: ServerSettings):
         self._settings, self._tokenizer = settings, tokenizer
-        self.runner = Runner(engine)
-        self.counters = Counters(self.runner, settings.name)
-        pool = engine.pool
-        self._adapters = tuple(engine.adapters)
+        self.engine, hello = engine, engine.hello
+        self.counters = Counters(engine, settings.name)
+        self._adapters = hello.adapters
         self._translator = Translator(
-            engine.model,
+            hello.arch,
             tokenizer,
             settings.name,
             self._adapters,
-            pool.n_blocks * pool.block_size,
+            hello.n_blocks * hello.block_size,
             # More could never wait at once, however often the client came again.
-            min(settings.max_answers, engine.max_waiting or settings.max_answers),
+            min(settings.max_answers, hello.max_waiting or settings.max_answers),
         )
         self._page = (files("firsttoken.server") / "dashboard.html").read_text("utf-8")
 
@@ -120,7 +120,7 @@ class Api:
         kind: type[AnyRequest],
         translate: Callable[[AnyRequest], Job],
     ) -> Response:
-        arrival_s = self.runner.engine.now_s()
+        arrival_s = self.engine.now_s()
         self._check_key(request)
         body = await self._body(request)
         asked = parse(kind, body)
@@ -129,7 +129,7 @@ class Api:
         slow = len(body) > _LONG_BODY or self._translator.has_form(asked)
         job = await asyncio.to_thread(translate, asked) if slow else translate(asked)
         try:
-            flight = await self.runner.submit(job.asks, arrival_s)
+            flight = await self.engine.submit(job.asks, arrival_s)
         except QueueFull as full:
             wait_s = self.counters.retry_after_s()
             raise ApiError(
@@ -159,7 +159,7 @@ class Api:
 
         Raises: ApiError 500 for one that failed.
         """
-        self.counters.finished(news, flight.ask_of(news.index))
+        self.counters.finished(news, flight)
         if news.answer.error is not None:
             raise ApiError(500, f"answer {news.index} failed: {news.answer.error}")
         return news.answer
@@ -176,8 +176,8 @@ class Api:
             for pending in (task, gone):
                 pending.cancel()
             await asyncio.gather(task, gone, return_exceptions=True)
-            if n_left := len(flight.ids):
-                self.runner.cancel(flight)
+            if n_left := flight.n_left:
+                self.engine.cancel(flight)
                 self.counters.aborted(n_left)
 
     async def stream(self, flight: Flight, answers: Answers, receive: Receive, send: Send) -> None:
@@ -290,9 +290,9 @@ class Api:
 
     async def health(self, request: Request) -> Response:
         """Say whether requests are answered: 200 or 503."""
-        if self.runner.healthy:
+        if self.engine.healthy:
             return JSONResponse({"status": "ok"})
-        reason = "stopping" if self.runner.error is None else repr(self.runner.error)
+        reason = "stopping" if self.engine.error is None else repr(self.engine.error)
         return JSONResponse({"status": "down", "reason": reason}, status_code=503)
 
     async def metrics(self, request: Request) -> Response:

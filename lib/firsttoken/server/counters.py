@@ -12,7 +12,8 @@ from prometheus_client.registry import Collector
 from firsttoken.batching import StepRecord
 from firsttoken.metrics import RequestTrace, summarize
 from firsttoken.server.answers import FINISH_REASONS
-from firsttoken.server.runner import Ask, Finished, Runner
+from firsttoken.server.engine_client import EngineClient, Flight
+from firsttoken.server.messages import Finished
 
 # vLLM's buckets, and finer ones below: the shipped model is fast.
 _STEPS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0)
@@ -33,11 +34,11 @@ class Counters:
     Source: vLLM, vllm/v1/metrics/loggers.py, for the names and what they mean
     """
 
-    def __init__(self, runner: Runner, model_name: str):
-        self._runner, self._traces = runner, deque[tuple[float, RequestTrace]](maxlen=2000)
+    def __init__(self, engine: EngineClient, model_name: str):
+        self._engine, self._traces = engine, deque[tuple[float, RequestTrace]](maxlen=2000)
         self._labels = {"model_name": model_name, "engine": "0"}
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_EngineState(runner, self._labels))
+        self._registry.register(_EngineState(engine, self._labels))
         self._success = Counter(
             "vllm:request_success_total",
             "Answers that came to an end, by why.",
@@ -86,7 +87,7 @@ class Counters:
         self._decode = self._histogram(
             "vllm:request_decode_time_seconds", "From the first token to the last.", _REQUEST_S
         )
-        runner.on_step = self.step
+        engine.on_step = self.step
 
     def _one_counter(self, name: str, what: str) -> Counter:
         return Counter(name, what, list(self._labels), registry=self._registry).labels(
@@ -102,13 +103,14 @@ class Counters:
         n_read = sum(new for _, new, _ in record.prefills)
         self._step_tokens.observe(n_read + len(record.decodes) + sum(record.kept))
 
-    def finished(self, done: Finished, ask: Ask) -> None:
+    def finished(self, done: Finished, flight: Flight) -> None:
         """Count an answer that came to its end."""
+        ask = flight.ask_of(done.index)
         reason = FINISH_REASONS[done.answer.finish_reason]
         self._success.labels(**self._labels, finished_reason=reason).inc()
         self._n.observe(ask.n)
         self._max_tokens.observe(ask.params.max_tokens)
-        trace = done.trace
+        trace = flight.trace_of(done)
         if trace is None or done.started_s is None:
             return
         self._traces.append((time.monotonic(), trace))
@@ -150,9 +152,9 @@ class Counters:
 
     def snapshot(self) -> dict[str, Any]:
         """Return what the dashboard shows."""
-        stats, traces = self._runner.stats, self.recent()
+        stats, traces = self._engine.stats, self.recent()
         shown: dict[str, Any] = {
-            "healthy": self._runner.healthy,
+            "healthy": self._engine.healthy,
             "now_s": time.monotonic(),
             "running": stats.running,
             "waiting": stats.waiting,
@@ -178,21 +180,21 @@ class Counters:
 class _EngineState(Collector):
     """What the engine says of itself, read when Prometheus asks."""
 
-    def __init__(self, runner: Runner, labels: dict[str, str]):
-        self._runner, self._labels = runner, labels
+    def __init__(self, engine: EngineClient, labels: dict[str, str]):
+        self._engine, self._labels = engine, labels
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        runner, stats = self._runner, self._runner.stats
-        usage, pool = stats.usage, self._runner.engine.pool
+        engine, stats = self._engine, self._engine.stats
+        usage, hello = stats.usage, engine.hello
         gauges = {
             "vllm:num_requests_running": ("Requests in the batch.", stats.running),
             "vllm:num_requests_waiting": ("Requests in the queue.", stats.waiting),
             "vllm:kv_cache_usage_perc": (
                 "Share of the blocks that requests hold, 0 to 1.",
-                usage.used / pool.n_blocks,
+                usage.used / hello.n_blocks,
             ),
         }
         counters = {
@@ -200,10 +202,10 @@ class _EngineState(Collector):
             "vllm:generation_tokens": ("New tokens.", stats.new_tokens),
             "vllm:prefix_cache_queries": (
                 "Tokens looked up in the prefix cache.",
-                stats.cached_tokens + runner.prefilled_tokens,
+                stats.cached_tokens + engine.prefilled_tokens,
             ),
             "vllm:prefix_cache_hits": ("Tokens found there.", stats.cached_tokens),
-            "vllm:spec_decode_num_drafts": ("Drafts.", runner.n_drafts),
+            "vllm:spec_decode_num_drafts": ("Drafts.", engine.n_drafts),
             "vllm:spec_decode_num_draft_tokens": ("Drafted tokens.", stats.drafted_tokens),
             "vllm:spec_decode_num_accepted_tokens": (
                 "Drafted tokens that were accepted.",
@@ -221,5 +223,5 @@ class _EngineState(Collector):
         info = GaugeMetricFamily(
             "vllm:cache_config_info", "The blocks.", labels=["block_size", "num_gpu_blocks"]
         )
-        info.add_metric([str(pool.block_size), str(pool.n_blocks)], 1)
+        info.add_metric([str(hello.block_size), str(hello.n_blocks)], 1)
         yield info

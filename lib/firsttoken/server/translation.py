@@ -1,20 +1,21 @@
 """From a client's request to what the engine is asked, or to an error that names the field."""
 
 import json
+import pickle
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from firsttoken.constrained import Constraint, Json, Language, Regex
-from firsttoken.protocols import Model
+from firsttoken.architectures import Architecture
+from firsttoken.constrained import Json, Language, Regex
 from firsttoken.sampling import SamplingParams
 from firsttoken.server.chat import render_chat
 from firsttoken.server.errors import ApiError
 from firsttoken.server.json_schema import literal, schema_regex
-from firsttoken.server.runner import Ask
+from firsttoken.server.messages import Ask
 from firsttoken.server.schema import ChatRequest, CommonRequest, CompletionRequest, StreamOptions
 from firsttoken.tokenizer import Tokenizer
 
@@ -22,7 +23,7 @@ AnyRequest = TypeVar("AnyRequest", bound=CommonRequest)
 
 # The most states that a client's expression may have: more take seconds to make.
 _MAX_STATES = 4_000
-_N_CONSTRAINTS_KEPT = 64
+_N_FORMS_KEPT = 64
 
 
 def parse(kind: type[AnyRequest], body: bytes) -> AnyRequest:
@@ -81,8 +82,15 @@ class Job:
     logprobs: int | None  # how many alternatives are told for each token; None: nothing
 
 
+class _Form(NamedTuple):
+    """A language that the answer must belong to, pickled, and how few tokens surely suffice."""
+
+    pickled: bytes
+    min_tokens: int
+
+
 class Translator:
-    """Turns requests into jobs, for one model, its tokenizer and its adapters.
+    """Turns requests into jobs, for one architecture, its tokenizer and its adapters.
 
     `n_places` is how many tokens the engine's cache has room for, `max_answers` how many one
     request may ask for.
@@ -90,21 +98,21 @@ class Translator:
 
     def __init__(
         self,
-        model: Model,
+        arch: Architecture,
         tokenizer: Tokenizer,
         name: str,
         adapters: Sequence[str],
         n_places: int,
         max_answers: int,
     ):
-        self._tokenizer, self._eos_ids = tokenizer, model.eos_ids
+        self._tokenizer = tokenizer
         self.name, self.adapters, self._max_answers = name, tuple(adapters), max_answers
-        self._vocab_size = model.arch.vocab_size
+        self._vocab_size = arch.vocab_size
         # The last token is chosen, never read.
-        self.max_length = min(model.arch.max_context or n_places + 1, n_places + 1)
-        self._token_bytes = [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)]
-        self._longest_token = max(map(len, self._token_bytes))
-        self._constraints: OrderedDict[tuple[str, str], Constraint] = OrderedDict()
+        self.max_length = min(arch.max_context or n_places + 1, n_places + 1)
+        tokens = map(tokenizer.token_bytes, range(tokenizer.vocab_size))
+        self._longest_token = max(map(len, tokens))
+        self._forms: OrderedDict[tuple[str, str], _Form] = OrderedDict()
 
     def completion(self, request: CompletionRequest) -> Job:
         """Return the job of a completion.
@@ -196,16 +204,16 @@ class Translator:
                 param=tokens_field,
                 code="context_length_exceeded",
             )
-        constraint = self._constraint(request)
-        if constraint is not None and request.ignore_eos:
+        form = self._form(request)
+        if form is not None and request.ignore_eos:
             raise ApiError(
                 400, "ignore_eos: an answer of a given form must end", param="ignore_eos"
             )
-        if constraint is not None and constraint.min_tokens() > max_tokens:
+        if form is not None and form.min_tokens > max_tokens:
             raise ApiError(
                 400,
                 f"{tokens_field} {max_tokens}: an answer of this form may need "
-                f"{constraint.min_tokens()} tokens",
+                f"{form.min_tokens} tokens",
                 param=tokens_field,
             )
         params = SamplingParams(
@@ -226,7 +234,7 @@ class Translator:
                 params,
                 n,
                 bool(request.ignore_eos),
-                constraint,
+                None if form is None else form.pickled,
                 self._adapter(request.model),
                 request.priority or 0,
                 request.deadline_s,
@@ -250,7 +258,7 @@ class Translator:
             code="model_not_found",
         )
 
-    def _constraint(self, request: CommonRequest) -> Constraint | None:
+    def _form(self, request: CommonRequest) -> _Form | None:
         wanted = list(_forms(request))
         if not wanted:
             return None
@@ -262,17 +270,18 @@ class Translator:
             )
         field, kind, value = wanted[0]
         key = kind, json.dumps(value)
-        if key in self._constraints:
-            self._constraints.move_to_end(key)
-            return self._constraints[key]
+        if key in self._forms:
+            self._forms.move_to_end(key)
+            return self._forms[key]
         try:
             language = _language(kind, value)
         except ValueError as error:
             raise ApiError(400, f"{field}: {error}", param=field) from None
-        made = Constraint(language, self._token_bytes, self._eos_ids)
-        self._constraints[key] = made
-        if len(self._constraints) > _N_CONSTRAINTS_KEPT:
-            self._constraints.popitem(last=False)
+        # If need be byte by byte, and the end.
+        made = _Form(pickle.dumps(language), language.n_missing(language.start) + 1)
+        self._forms[key] = made
+        if len(self._forms) > _N_FORMS_KEPT:
+            self._forms.popitem(last=False)
         return made
 
 

@@ -1,0 +1,223 @@
+"""The engine in a process of its own: commands in, a step, one report out, and again.
+
+It knows nothing of HTTP or an event loop. The front's side of the connection is `engine_client`.
+"""
+
+import logging
+import multiprocessing
+import pickle
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from firsttoken.batching import StepRecord
+from firsttoken.constrained import Constraint
+from firsttoken.engine import Answer, Engine
+from firsttoken.server.messages import (
+    Abort,
+    Ask,
+    Down,
+    Finished,
+    Gone,
+    Hello,
+    News,
+    Reply,
+    Report,
+    Submit,
+    TokenNews,
+    portable,
+    receive,
+    send,
+)
+
+# How many bytes of reports may wait unread. Then the engine waits: a slow front is some twenty
+# steps behind at most.
+_AHEAD_BYTES = 2**14
+_N_FORMS_KEPT = 64
+# How long the last step may still take when the server stops: nobody waits for what it brings.
+_LAST_STEP_S = 5.0
+
+_log = logging.getLogger("firsttoken.server")
+
+
+@contextmanager
+def engine_process(make: Callable[[], Engine]) -> Iterator[socket.socket]:
+    """Run the engine that `make` returns in a new process; yield the connection to it.
+
+    `make` must be picklable, since the process starts from nothing: a copy of this one would not
+    have its threads, but their locks. Behind the block the process has ended. It also ends by
+    itself, after a step, when this process is gone.
+    """
+    front, back = connected()
+    spawn = multiprocessing.get_context("spawn")
+    process = spawn.Process(target=_work, args=(back, make), name="engine", daemon=True)
+    process.start()
+    back.close()  # or its end would not be seen here
+    try:
+        yield front
+    finally:
+        with suppress(OSError):  # closed already
+            front.shutdown(socket.SHUT_RDWR)
+        front.close()
+        process.join(_LAST_STEP_S)
+        process.kill()
+        process.join()
+
+
+def connected() -> tuple[socket.socket, socket.socket]:
+    """Return the two ends of a new connection: the front's, and the engine's."""
+    front, back = socket.socketpair()
+    back.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _AHEAD_BYTES)
+    if back.family == socket.AF_INET:  # on Windows: a report must not wait for the next
+        back.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return front, back
+
+
+def _work(connection: socket.socket, make: Callable[[], Engine]) -> None:
+    # Ctrl-C and a stop of the service reach both processes. The front decides: it lets what is
+    # under way finish, and hangs up.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    run_engine(connection, make)
+
+
+def run_engine(connection: socket.socket, make: Callable[[], Engine]) -> None:
+    """Make an engine and let it work for the other end of the connection, until that hangs up.
+
+    Where it cannot be made, the error is sent in place of a `Hello`.
+    """
+    with connection, suppress(Gone):
+        try:
+            engine = make()
+        except Exception as error:
+            send(connection, portable(error))
+            return
+        try:
+            _Loop(engine, connection).run()
+        except Gone:
+            return
+        except BaseException as error:  # whatever it is, nobody may wait for ever
+            _log.exception("the engine failed")
+            send(connection, Down(portable(error)))
+
+
+@dataclass(slots=True)
+class _Place:
+    """Whose an answer is, and since when."""
+
+    flight: int
+    index: int
+    submitted_s: float
+    started_s: float | None = None
+
+
+class _Loop:
+    """Runs an engine for one connection. It takes the place of the engine's `on_step`."""
+
+    def __init__(self, engine: Engine, connection: socket.socket):
+        self._engine, self._connection = engine, connection
+        engine.on_step = self._note_step
+        self._places: dict[int, _Place] = {}  # of answers under way, by the engine's id
+        self._news: list[News] = []
+        self._step: StepRecord | None = None
+        words = engine.tokenizer
+        assert words is not None
+        tokens = [words.token_bytes(i) for i in range(words.vocab_size)]
+
+        @lru_cache(_N_FORMS_KEPT)
+        def constraint(form: bytes) -> Constraint:
+            return Constraint(pickle.loads(form), tokens, engine.model.eos_ids)
+
+        # The same object for the same form: it remembers the masks that it has computed.
+        self._constraint = constraint
+
+    def run(self) -> None:
+        """Work until the front hangs up.
+
+        Raises: Gone, and what the model raises.
+        """
+        engine, pool = self._engine, self._engine.pool
+        zero_s = time.perf_counter() - engine.now_s()
+        limits = pool.n_blocks, pool.block_size, engine.max_waiting, tuple(engine.adapters)
+        send(self._connection, Hello(engine.model.arch, *limits, engine.stats, zero_s))
+        while True:
+            self._take_commands()
+            if engine.unfinished:
+                for request_id, answer in engine.step().items():
+                    self._finish(request_id, answer)
+            self._report()
+
+    def _take_commands(self) -> None:
+        """Do what the front asks for; without anything else to do, sleep until it does."""
+        timeout_s = 0.0 if self._engine.unfinished else None
+        # It ends: a command is done sooner than the front makes another.
+        while select.select([self._connection], [], [], timeout_s)[0]:
+            command = receive(self._connection)
+            if isinstance(command, Submit):
+                self._submit(command.flight, command.asks)
+            else:
+                assert isinstance(command, Abort)
+                self._abort(command.flight)
+            timeout_s = 0.0
+
+    def _submit(self, flight: int, asks: Sequence[Ask]) -> None:
+        index, error = 0, None
+        try:
+            for ask in asks:
+                for i, request_id in enumerate(self._submit_ask(flight, ask, index)):
+                    self._places[request_id] = _Place(flight, index + i, self._engine.now_s())
+                index += ask.n
+        except Exception as refused:
+            self._abort(flight)
+            error = portable(refused)
+        self._news.append(Reply(flight, error))
+
+    def _submit_ask(self, flight: int, ask: Ask, first: int) -> Sequence[int]:
+        def listen(i: int, token: int) -> None:
+            told = None if ask.logprobs is None else self._engine.told(ids[i])[-1]
+            self._news.append(TokenNews(flight, first + i, token, told))
+
+        ids = self._engine.submit_many(
+            ask.prompt_ids,
+            ask.params,
+            ask.n,
+            listen if ask.stream else None,
+            ask.ignore_eos,
+            None if ask.form is None else self._constraint(ask.form),
+            ask.form is not None,
+            adapter=ask.adapter,
+            priority=ask.priority,
+            deadline_s=ask.deadline_s,
+            logprobs=ask.logprobs,
+        )
+        return ids
+
+    def _abort(self, flight: int) -> None:
+        for request_id in [i for i, place in self._places.items() if place.flight == flight]:
+            self._engine.abort(request_id)
+            del self._places[request_id]
+
+    def _finish(self, request_id: int, answer: Answer) -> None:
+        if answer.error is not None:
+            answer = replace(answer, error=portable(answer.error))
+        place = self._places.pop(request_id)
+        times = place.submitted_s, place.started_s
+        self._news.append(Finished(place.flight, place.index, answer, *times))
+
+    def _note_step(self, record: StepRecord) -> None:
+        self._step = record
+        for request_id, _, _ in record.prefills:
+            place = self._places.get(request_id)
+            if place is not None and place.started_s is None:
+                place.started_s = record.start_s
+
+    def _report(self) -> None:
+        while self._engine.hook_errors:
+            _log.error("a hook of the engine failed: %r", self._engine.hook_errors.popleft())
+        send(self._connection, Report(self._news, self._engine.stats, self._step))
+        self._news, self._step = [], None
