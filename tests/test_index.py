@@ -306,7 +306,8 @@ def test_glosses_of_a_chapter(site, pages, path):
     """Few, only in running text, none without its card, and each leads to where it is defined."""
     name = f"notebooks/{path.stem}.html"
     page = pages[name]
-    assert 5 <= len(page.glosses) <= MOST_GLOSSES
+    numbered = path.stem[0].isdigit()  # an appendix may have all its text in folded answers
+    assert 5 * numbered <= len(page.glosses) <= MOST_GLOSSES
     for attributes, around in page.glosses:
         assert "p" in around
         assert {"a", "h1", "h2", "h3", "h4", "code", "em", "strong", "table"}.isdisjoint(around)
