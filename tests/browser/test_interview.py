@@ -127,7 +127,7 @@ def as_shown(drawn, shares) -> list[tuple[str, str, int]]:
         (
             BY_ID_LABEL[row.chapter],
             f"{round(row.points, 2):g} of {row.n_questions}",
-            len(row.missed),
+            len({missed.section for missed in row.missed}),
         )
         for row in score(drawn, shares)
     ]
@@ -243,6 +243,18 @@ def test_topics_and_difficulty_are_chosen(context, html):
     ids = begin(page)
     assert sorted(ids) == sorted(q.id for q in pool)[:N_DRAWN] or set(ids) <= {q.id for q in pool}
     assert len(ids) == min(N_DRAWN, len(pool))
+
+
+def test_a_section_to_read_is_named_once(context, html):
+    """Ten questions about one chapter's few sections, all of them missed."""
+    page = visit(context, html)
+    page.get_by_role("button", name="None").click()
+    page.get_by_label("04 The KV cache").check()
+    drawn = [BY_ID[name] for name in begin(page)]
+    page.get_by_role("button", name="End now").click()
+    sections = {question.section for question in drawn}
+    assert len(sections) < len(drawn)
+    assert rows(page) == [("04 The KV cache", f"0 of {len(drawn)}", len(sections))]
 
 
 def test_everything_works_by_keyboard(context, html):

@@ -244,8 +244,12 @@ each(".ft-interview", (root) => {
         `${sign} ${row.dataset.title}: ${pointsText(share, 1)}`;
     }
     const rows = [...topics].sort(([a], [b]) => (a < b ? -1 : 1)).map(([, topic]) => topic);
-    const links = ({ missed }) =>
-      missed.map((id) => copy(find(`.ft-reading [data-question="${CSS.escape(id)}"]`)).firstChild);
+    // Two questions may be taught in one section, which is named once.
+    const links = ({ missed }) => {
+      const places = missed.map((id) => find(`.ft-reading [data-question="${CSS.escape(id)}"]`));
+      const sections = new Map(places.map((place) => [place.textContent, place]));
+      return [...sections.values()].map((place) => copy(place).firstChild);
+    };
     find("tbody").replaceChildren(
       ...rows.map((topic) => {
         const row = document.createElement("tr");
