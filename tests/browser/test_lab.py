@@ -235,9 +235,8 @@ def test_a_link_of_the_appendix_leads_to_its_cell(lab, context):
     page = context.new_page()
     opened(page, f"{lab}/lab/workspaces/appendix/tree/notebooks/C_claims.ipynb")
     link = page.locator(".jp-RenderedMarkdown li a").first
-    name, cell_id = re.search(r"/notebooks/(.+\.ipynb).*#cell-id=(.+)", link.get_attribute("href"))[
-        1:
-    ]
+    address = link.get_attribute("href")
+    name, cell_id = re.search(r"/notebooks/(.+\.ipynb).*#cell-id=(.+)", address).groups()
     link.click()
     page.wait_for_function(f"() => {PATH} === 'notebooks/{name}'")
     page.wait_for_function(
