@@ -26,14 +26,12 @@ STALE = frozenset(
         "speculative",
         "speculative_amd-epyc",
         "speculative_amd-epyc_earlier",
-        "variants_amd-epyc-1-thread",
     }
 )
 # Chapters that show one of them. Both lists only get shorter.
 SHOW_STALE = {
     "03_roofline",
     "05_throughput",
-    "06_attention",
     "11_sampling",
     "12_speculative",
     "14_batching",
