@@ -147,8 +147,12 @@ check: .venv/test .venv/book ## what CI runs: linters, tests, site, real browser
 	@echo "Checking types and the floors of the house."
 	@$(PY) -m mypy
 	@.venv/bin/lint-imports
-	@$(MAKE) --no-print-directory test
-	@$(MAKE) --no-print-directory book
+	@echo "Building the site beside the tests: it takes one core, and they leave some time of it."
+	@mkdir -p _build
+	@$(MAKE) --no-print-directory book >_build/book.log 2>&1 & book=$$!; \
+	$(MAKE) --no-print-directory test; tested=$$?; \
+	wait $$book; built=$$?; cat _build/book.log; \
+	exit $$(( tested || built ))
 	@echo "Checking the scripts of the site."
 	@cp book/eslint.config.mjs _build/node/
 	@$(NODE_TOOLS)/eslint --config _build/node/eslint.config.mjs $(SCRIPTS)
