@@ -41,6 +41,9 @@ settings.register_profile("search", max_examples=2000, deadline=None)
 settings.load_profile("everyday")
 
 
+CHAPTER_RUN = "::test_chapter_runs["
+
+
 class ByFileAndChapter(LoadFileScheduling):
     """A file's tests share what was slow to make and run in one process; a chapter shares nothing.
 
@@ -48,8 +51,13 @@ class ByFileAndChapter(LoadFileScheduling):
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        alone = "::test_chapter_runs[" in nodeid
-        return nodeid if alone else super()._split_scope(nodeid)
+        return nodeid if CHAPTER_RUN in nodeid else super()._split_scope(nodeid)
+
+    def schedule(self) -> None:
+        """Begin with what takes minutes: at the end, one process would wait for the other."""
+        super().schedule()
+        for scope in [scope for scope in self.workqueue if CHAPTER_RUN in scope]:
+            self.workqueue.move_to_end(scope, last=False)
 
 
 @pytest.hookimpl(optionalhook=True)
