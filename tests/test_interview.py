@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firsttoken.exercises.page import section_link
-from firsttoken.interview import QUESTIONS, Choice, Explain, Number, chapter, draw, score
+from firsttoken.interview import QUESTIONS, Choice, Explain, Number, chapter, draw, score_by_topic
 from firsttoken.interview.page import N_DRAWN, mock_interview
 from firsttoken.interview.questions import costs
 from firsttoken.start import CHAPTERS
@@ -290,9 +290,9 @@ def test_bad_draws_are_refused():
 # The score.
 
 
-def test_the_score_by_topic():
+def test_the_score():
     first, second, third = QUESTIONS[0], QUESTIONS[1], QUESTIONS[-1]
-    rows = score([third, first, second], [0.25, 1, 0])
+    rows = score_by_topic([third, first, second], [0.25, 1, 0])
     assert [(row.chapter, row.n_questions, row.points) for row in rows] == [
         ("00_start", 2, 1),
         ("17_engine", 1, 0.25),
@@ -303,7 +303,7 @@ def test_the_score_by_topic():
 @given(shares=st.lists(st.floats(0, 1), max_size=len(QUESTIONS)))
 def test_no_point_is_lost(shares):
     drawn = QUESTIONS[: len(shares)]
-    rows = score(drawn, shares)
+    rows = score_by_topic(drawn, shares)
     assert sum(row.points for row in rows) == pytest.approx(sum(shares))
     assert sum(row.n_questions for row in rows) == len(drawn)
     assert sum(len(row.missed) for row in rows) == sum(share < 1 for share in shares)
@@ -312,7 +312,7 @@ def test_no_point_is_lost(shares):
 @pytest.mark.parametrize("shares", [[1], [1, 2], [0, -0.1]])
 def test_bad_shares_are_refused(shares):
     with pytest.raises(ValueError, match="shares must"):
-        score(QUESTIONS[:2], shares)
+        score_by_topic(QUESTIONS[:2], shares)
 
 
 # The page; what it does in a browser is in tests/browser/test_interview.py.

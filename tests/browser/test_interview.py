@@ -14,7 +14,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 from browser.playground import THEMES
 from browser.visit import ROOT, SCREENS, SITE
 from firsttoken.exercises.page import section_link
-from firsttoken.interview import QUESTIONS, Choice, Explain, Number, chapter, draw, score
+from firsttoken.interview import QUESTIONS, Choice, Explain, Number, chapter, draw, score_by_topic
 from firsttoken.interview.page import N_DRAWN, mock_interview
 from firsttoken.interview.question import MINUTES
 
@@ -129,7 +129,7 @@ def as_shown(drawn, shares) -> list[tuple[str, str, int]]:
             f"{round(row.points, 2):g} of {row.n_questions}",
             len({missed.section for missed in row.missed}),
         )
-        for row in score(drawn, shares)
+        for row in score_by_topic(drawn, shares)
     ]
 
 

@@ -4,7 +4,7 @@ Every answer is graded in the page, with or without a kernel. Numbers are comput
 so a change of a formula or of a preset changes the answer.
 """
 
-from firsttoken.interview.draw import Topic, draw, score
+from firsttoken.interview.draw import Topic, draw, score_by_topic
 from firsttoken.interview.page import chapter, mock_interview
 from firsttoken.interview.question import Choice, Explain, Number, Question
 from firsttoken.interview.questions import QUESTIONS
@@ -19,5 +19,5 @@ __all__ = [
     "chapter",
     "draw",
     "mock_interview",
-    "score",
+    "score_by_topic",
 ]

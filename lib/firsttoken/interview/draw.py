@@ -54,7 +54,7 @@ class Topic:
     missed: tuple[Question, ...]
 
 
-def score(drawn: Sequence[Question], shares: Sequence[float]) -> list[Topic]:
+def score_by_topic(drawn: Sequence[Question], shares: Sequence[float]) -> list[Topic]:
     """Return the score by topic, in the order of the book.
 
     A share is what was right of an answer: 0 or 1 for a number or a choice, ticked points over
@@ -63,7 +63,7 @@ def score(drawn: Sequence[Question], shares: Sequence[float]) -> list[Topic]:
     Raises: ValueError for another number of shares than of questions, and shares outside 0 … 1.
 
     >>> from firsttoken.interview import QUESTIONS
-    >>> [(topic.chapter, topic.points) for topic in score(QUESTIONS[:2], [1, 0.5])]
+    >>> [(topic.chapter, topic.points) for topic in score_by_topic(QUESTIONS[:2], [1, 0.5])]
     [('00_start', 1.5)]
     """
     if len(shares) != len(drawn):
