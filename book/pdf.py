@@ -95,8 +95,8 @@ class Document:
         title.insert_before(parsed(f'<p class="ft-part">{html.escape(page.part)}</p>'))
         answers = take_answers(article, page.name)
         unfold(article)
-        fill_in_by_hand(article)
         for root in (article, *answers):
+            fill_in_by_hand(root)
             self.link(root, page)
         if answers:
             heading = f'<h2><a href="#{page.name}">{html.escape(self.titles[page.name])}</a></h2>'
@@ -254,17 +254,18 @@ def take_answers(article: Tag, name: str) -> list[Tag]:
         target, back = f"{ANSWERS}-{len(taken)}", f"asked-{len(taken)}"
         line = f'<p class="ft-to-answers" id="{back}"><a href="#{target}">{label}</a>'
         asked.append(parsed(f"{line}{page_of(f'{name}.{target}')}</p>"))
-        box = parsed(f'<div id="{target}"><p class="ft-asked"><a href="#{back}"></a></p></div>')
+        title_line = f'<p class="ft-solved-title"><a href="#{back}"></a></p>'
+        box = parsed(f'<div class="ft-solved" id="{target}">{title_line}</div>')
         box.a.append(title.get_text(" ", strip=True))
         taken.append(box)
         return box
 
     for quiz in article.select(".ft-quiz"):
-        answer = quiz.select_one(".ft-answer, noscript > details")
+        answer = quiz.select_one(".ft-answer, .ft-rubric, noscript > details")
         if answer is not None:
             answer.summary.decompose()
-            entry(quiz, quiz.legend, "Answer").append(answer.div)
-        for rest in quiz.select("noscript, .ft-answer"):
+            entry(quiz, quiz.legend, "Answer").extend(answer.find_all(recursive=False))
+        for rest in quiz.select("noscript, .ft-answer, .ft-rubric"):
             rest.decompose()
     for solution in article.select("[class*=-solution]"):
         section = solution.find_parent("section")
@@ -298,11 +299,12 @@ def unfold(root: Tag) -> None:
         fold.insert(0, summary)
 
 
-def fill_in_by_hand(article: Tag) -> None:
+def fill_in_by_hand(root: Tag) -> None:
     """Turn the fields of a form into what a pen can mark."""
-    for field in article("input"):
-        choice = field.get("type") in ("radio", "checkbox")
-        field.replace_with(parsed(f'<span class="ft-{"tick" if choice else "blank"}"></span>'))
+    for field in root(["input", "textarea"]):
+        kinds = {"radio": "tick", "checkbox": "tick"} if field.name == "input" else {None: "lines"}
+        kind = kinds.get(field.get("type"), "blank")
+        field.replace_with(parsed(f'<span class="ft-{kind}"></span>'))
 
 
 def parsed(text: str) -> Tag:

@@ -54,7 +54,10 @@ SECOND = (
     '<path clip-path="url(#c)"></path><use href="#c"></use></svg><img src="../_images/a.png"/>'
     '<section id="more"><details class="ft-further" open><summary><h3>Further: more</h3>'
     '</summary><p>Deep.</p></details></section><div class="cell"><details class="hide">'
-    "<summary>Show</summary><pre>claim()</pre></details></div></section>"
+    '<summary>Show</summary><pre>claim()</pre></details></div><div class="ft-exercise ft-quiz"><form>'
+    "<fieldset><legend>Why?</legend><textarea></textarea><details class='ft-rubric'><summary>Compare"
+    "</summary><div>A model answer.</div><fieldset><legend>Tick</legend><label><input "
+    'type="checkbox"/>a point</label></fieldset></details></fieldset></form></div></section>'
 )
 
 
@@ -108,6 +111,9 @@ def test_answers_hints_and_solutions_stand_at_the_end_and_nowhere_else(made):
     asked = [link["href"] for link in made.select("[id='04_first'] .ft-to-answers a")]
     boxes = [made.find(id=target[1:]) for target in asked]
     assert ["Three" in boxes[0].get_text(), "n = 3" in boxes[1].get_text()] == [True, True]
+    free = made.find(id="04_second").get_text()
+    for secret in ("A model answer.", "a point"):
+        assert secret not in free and secret in answers
 
 
 def test_a_slider_figure_shows_its_first_state(made):
@@ -123,6 +129,6 @@ def test_another_widget_is_an_error():
 
 
 def test_nothing_is_left_that_asks_for_a_click(made):
-    assert made.select("button, input, details, summary, noscript, form button") == []
+    assert made.select("button, input, textarea, details, summary, noscript, form button") == []
     assert "Deep." in made.get_text() and "claim()" not in made.get_text()
     assert made.select_one(".ft-further h3").get_text() == "Further: more"
