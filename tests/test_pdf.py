@@ -54,10 +54,11 @@ SECOND = (
     '<path clip-path="url(#c)"></path><use href="#c"></use></svg><img src="../_images/a.png"/>'
     '<section id="more"><details class="ft-further" open><summary><h3>Further: more</h3>'
     '</summary><p>Deep.</p></details></section><div class="cell"><details class="hide">'
-    '<summary>Show</summary><pre>claim()</pre></details></div><div class="ft-exercise ft-quiz">'
-    "<form><fieldset><legend>Why?</legend><textarea></textarea><details class='ft-rubric'>"
-    "<summary>Compare</summary><div>A model answer.</div><fieldset><legend>Tick</legend><label>"
-    '<input type="checkbox"/>a point</label></fieldset></details></fieldset></form></div></section>'
+    "<summary>Show</summary><pre>claim()</pre></details></div>"
+    '<div class="ft-exercise ft-quiz"><form><fieldset><legend>Why?</legend><textarea></textarea>'
+    '<details class="ft-rubric"><summary>Compare</summary><div>A model answer.</div><fieldset>'
+    '<legend>Tick</legend><label><input type="checkbox"/>a point</label></fieldset></details>'
+    "</fieldset></form></div></section>"
 )
 
 
