@@ -1,6 +1,7 @@
 """Checks of arguments that many modules share: what comes in is what the docstring asks for."""
 
-from numbers import Integral
+import math
+from numbers import Integral, Real
 
 
 def check_count(name: str, value: object, at_least: int = 0) -> int:
@@ -22,3 +23,33 @@ def check_count(name: str, value: object, at_least: int = 0) -> int:
     if not isinstance(value, Integral) or isinstance(value, bool) or value < at_least:
         raise ValueError(f"{name} must be an integer of at least {at_least}, got {value!r}")
     return int(value)
+
+
+def check_seconds(**named: float) -> None:
+    """Raise unless all of these are finite times, none below zero.
+
+    Raises: ValueError that names the argument, what came and what was expected.
+
+    >>> check_seconds(ttft_s=0.2, queue_s=-0.1)
+    Traceback (most recent call last):
+        ...
+    ValueError: queue_s must be a finite time, not negative; got -0.1
+    """
+    for name, value in named.items():
+        if not isinstance(value, Real) or not math.isfinite(value) or value < 0:
+            raise ValueError(f"{name} must be a finite time, not negative; got {value!r}")
+
+
+def check_share(**named: float) -> None:
+    """Raise unless all of these lie in 0 … 1.
+
+    Raises: ValueError that names the argument, what came and what was expected.
+
+    >>> check_share(busy=1.5)
+    Traceback (most recent call last):
+        ...
+    ValueError: busy must be a share in 0 … 1; got 1.5
+    """
+    for name, value in named.items():
+        if not isinstance(value, Real) or not 0 <= value <= 1:
+            raise ValueError(f"{name} must be a share in 0 … 1; got {value!r}")

@@ -1,9 +1,7 @@
 """What a check finds: one cause, and the numbers that speak for it."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Real
 
 HEALTHY = "healthy"
 
@@ -44,17 +42,3 @@ def verdicts(**findings: Finding) -> Verdicts:
     broken  → mask: Nothing.
     """
     return Verdicts(findings)
-
-
-def check_seconds(**named: float) -> None:
-    """Raise a ValueError unless all of these are finite times, none below zero."""
-    for name, value in named.items():
-        if not isinstance(value, Real) or not math.isfinite(value) or value < 0:
-            raise ValueError(f"{name} must be a finite time, not negative; got {value!r}")
-
-
-def check_share(**named: float) -> None:
-    """Raise a ValueError unless all of these lie in 0 … 1."""
-    for name, value in named.items():
-        if not isinstance(value, Real) or not 0 <= value <= 1:
-            raise ValueError(f"{name} must be a share in 0 … 1; got {value!r}")

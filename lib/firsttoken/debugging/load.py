@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from firsttoken.architectures import Architecture
-from firsttoken.checks import check_count
-from firsttoken.debugging.finding import HEALTHY, Finding, check_seconds, check_share
+from firsttoken.checks import check_count, check_seconds, check_share
+from firsttoken.debugging.finding import HEALTHY, Finding
 from firsttoken.engine import Engine
 from firsttoken.hardware import Accelerator
 from firsttoken.metrics import RequestTrace, wait_md1, wait_mg1

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from firsttoken.architectures import Architecture
-from firsttoken.checks import check_count
-from firsttoken.debugging.finding import HEALTHY, Finding, check_share
+from firsttoken.checks import check_count, check_share
+from firsttoken.debugging.finding import HEALTHY, Finding
 from firsttoken.engine import Engine
 from firsttoken.kv_cache import kv_cache_bytes, max_context
 from firsttoken.units import GB, bytes_per_element, format_bytes

@@ -7,8 +7,8 @@ import numpy as np
 
 from firsttoken.architectures import Architecture
 from firsttoken.batching import StepRecord
-from firsttoken.checks import check_count
-from firsttoken.debugging.finding import HEALTHY, Finding, check_seconds
+from firsttoken.checks import check_count, check_seconds
+from firsttoken.debugging.finding import HEALTHY, Finding
 from firsttoken.debugging.text import common_prefix
 from firsttoken.engine import Engine
 from firsttoken.hardware import Accelerator
