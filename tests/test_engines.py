@@ -1,9 +1,7 @@
 """What chapters cite of engines is read from them, and looked up, whatever GitHub answers."""
 
 import json
-import os
 import re
-import subprocess
 import urllib.error
 from email.message import Message
 
@@ -13,6 +11,8 @@ import pytest
 import yaml
 from docutils import nodes
 from engines import ENGINES, Citation, Folder, GitHub, Verdict, at_its_release, at_the_newest
+
+from weekly import run_script
 
 # How chapters cite.
 
@@ -335,26 +335,9 @@ def test_a_file_that_was_found_is_a_link_to_its_release():
 )
 def test_the_weekly_run_keeps_one_issue(tmp_path, report, open_issue, done):
     """Its script, run with a stand-in for gh that notes what it is asked to do."""
-    workflow = yaml.safe_load((engines.ROOT / ".github/workflows/weekly.yml").read_text())
-    (step,) = [s for s in workflow["jobs"]["report-engines"]["steps"] if "run" in s]
-    gh = tmp_path / "bin" / "gh"
-    gh.parent.mkdir()
-    gh.write_text(
-        "#!/usr/bin/env bash\n"
-        '[ "$1 $2" != "issue list" ] || { echo "$OPEN"; exit; }\n'
-        'echo "$*" >>calls\n'
-    )
-    gh.chmod(0o755)
     (tmp_path / "engines.md").write_text(report)
-    environment = {
-        "PATH": f"{gh.parent}{os.pathsep}{os.environ['PATH']}",
-        "OPEN": open_issue,
-        "RUN": "https://localhost/run/1",
-        "TITLE": step["env"]["TITLE"],
-    }
-    subprocess.run(["bash", "-e", "-c", step["run"]], cwd=tmp_path, env=environment, check=True)
-    calls = tmp_path / "calls"
-    made = calls.read_text().splitlines() if calls.exists() else []
+    workflow = yaml.safe_load((engines.ROOT / ".github/workflows/weekly.yml").read_text())
+    made = run_script(workflow["jobs"]["report-engines"], tmp_path, open_issue)
     assert [call[: len(start)] for call, start in zip(made, done, strict=True)] == done
     if report:
         assert (tmp_path / "report.md").read_text().startswith(report)
