@@ -9,7 +9,11 @@ from firsttoken.interview.questions import QUESTIONS
 from firsttoken.start import CHAPTERS
 
 N_DRAWN = 10
-_LEVELS = {1: "1, a fact and one step", 2: "2, two ideas", 3: "3, a decision or a diagnosis"}
+_LEVELS = {
+    1: "1, a fact and one step",
+    2: "2, two ideas",
+    3: "3, a decision, a diagnosis, or several steps",
+}
 
 
 class ChapterQuestions:

@@ -18,7 +18,7 @@ Text = str | Callable[[], str]
 class Question:
     """What all kinds have; `section` is the heading in the chapter that teaches the answer.
 
-    `level` is 1 (a fact and one step), 2 (two ideas together) or 3 (a decision or a diagnosis).
+    `level` is 1 (a fact and one step), 2 (two ideas) or 3 (a decision, a diagnosis, several steps).
     `worked` is the model answer. Numbers in it are computed: then it is a function.
 
     Raises: ValueError for a chapter that is not in the book, another level, an empty text.

@@ -77,7 +77,7 @@ START = (
         slips=(
             (
                 lambda: 2 * DEEPSEEK_V3.n_params / 1e9,
-                "That is as if each token visited all experts. Only the routed ones compute.",
+                "That is as if each token visited all experts. It is sent to a few of them.",
             ),
             (
                 lambda: DEEPSEEK_V3.n_active_params / 1e9,
@@ -146,16 +146,16 @@ START = (
         text="A team can train a model of 70 billion parameters on 2 trillion tokens, or one of "
         "8 billion on more tokens until it is as good. Which quantity decides, and when is the "
         "small one right?",
-        worked="Training costs about 6 P D FLOPs once. Service costs about 2 P for each token, for "
-        "as long as the model is in use. The small model may cost more to train, because it needs "
-        "many more tokens for the same quality. It saves 2 · 62 billion FLOPs for each token "
-        "served, and it reads a ninth of the bytes per step, so it is also sooner and fits one "
+        worked="Training costs about 6 P D FLOPs once. Service costs about 2 P for each token read "
+        "or written, for as long as the model is in use. The small model may cost more to train, "
+        "because it needs many more tokens for the same quality. It saves 2 · 62 billion FLOPs for "
+        "each token served. It has a ninth of the weights to read, so it is faster, and fits one "
         "card. Divide the extra training by the saving per token: beyond that many served tokens "
         "the small one is right. If it cannot reach the quality at all, the question is void.",
         points=(
             "Training is paid once, about 6 FLOPs per parameter and token",
             "Service is paid per token, about 2 FLOPs per parameter, as long as the model lives",
-            "The number of tokens to be served decides: extra training divided by the saving each",
+            "The number of tokens to be served decides: extra training over the saving per token",
             "Beside FLOPs, the small model reads fewer bytes: lower latency, fewer cards",
         ),
     ),
@@ -196,7 +196,7 @@ GENERATE = (
                 lambda: _n_passes(700, 12) - 1,
                 "These are the decode steps. The pass over the prompt counts, too.",
             ),
-            (lambda: 712, "All tokens of the prompt go through one pass together."),
+            (lambda: 700 + 11, "All tokens of the prompt go through one pass together."),
         ),
         worked="One pass over the prompt gives token 1, and one pass each gives tokens 2 to 12.",
     ),
@@ -205,10 +205,10 @@ GENERATE = (
         chapter="01_generate",
         section="How good are its guesses?",
         level=2,
-        text="On the same text, model A loses 2.0 nats per token at 4.0 bytes of text per token. "
-        "Model B loses 1.6 nats per token at 3.0 bytes per token. Which one predicts the text "
-        "better?",
-        right="A, because it loses less per byte of text",
+        text="On the same text, model A has a loss of 2.0 nats per token, at 4.0 bytes of text per "
+        "token. Model B has 1.6 nats per token, at 3.0 bytes per token. Which one predicts the "
+        "text better?",
+        right="A, because its loss per byte of text is lower",
         worked=lambda: (
             f"A: {_bits_per_byte(2.0, 4.0)} bits per byte. B: {_bits_per_byte(1.6, 3.0)}. The loss "
             "of the whole text is what counts, and B cuts that text into more tokens."
@@ -220,7 +220,7 @@ GENERATE = (
                 "would win every such contest.",
             ),
             (
-                "B, because it loses less per token",
+                "B, because its loss per token is lower",
                 "B needs four tokens where A needs three. Multiply loss and number of tokens.",
             ),
             (
@@ -264,7 +264,7 @@ GENERATE = (
     Choice(
         id="generate-trailing-space",
         chapter="01_generate",
-        section="It guesses the next token",
+        section="Pitfalls",
         level=2,
         text="After a change of the prompt's template, completions get worse. The only difference: "
         "the prompt now ends in a space. The vocabulary keeps the space in front of a word in the "
@@ -275,7 +275,7 @@ GENERATE = (
         wrong=(
             (
                 "One more token makes the prompt longer than the model's window",
-                "A prompt at the very limit would fail before and after. Others do not care.",
+                "That would concern prompts at the very limit. The others got worse, too.",
             ),
             (
                 "The space is cut off when the prompt is cleaned",
@@ -290,9 +290,9 @@ GENERATE = (
     Explain(
         id="generate-which-logits",
         chapter="01_generate",
-        section="One token's way through the model",
+        section="The loop",
         level=2,
-        text="A pass over a prompt can give a row of logits at every position. Which rows does "
+        text="A pass over many tokens can give a row of logits at every position. Which rows does "
         "plain generation need? Name two uses that need more, and what it saves to leave rows out.",
         worked="Plain generation needs the last row: the guess for the first new token. Scoring a "
         "text, as for a perplexity or for the log-probabilities of a prompt, needs all rows. "
@@ -346,10 +346,10 @@ METRICS = (
     Number(
         id="metrics-little",
         chapter="02_metrics",
-        section="Tokens per second, four times",
+        section="Why one waits",
         level=1,
         text="A service takes in and completes 12 requests per second. A request spends 8 s in it "
-        "on average, from arrival to last token. How many requests are in it at a moment, on "
+        "on average, from arrival to last token. How many requests are in it at a time, on "
         "average?",
         answer=lambda: littles_law(12, 8),
         unit="requests",
@@ -396,7 +396,12 @@ METRICS = (
         "200 tokens with gaps of 20 ms. What is the mean over all gaps, in milliseconds?",
         answer=_mean_gap_ms,
         unit="ms",
+        rtol=0.01,
         slips=(
+            (
+                lambda: (2 * 100 + 200 * 20) / 202,
+                "That weighs by tokens. A request of n tokens has n - 1 gaps.",
+            ),
             (
                 lambda: 1e3 * ((_SHORT.tpot or 0) + (_LONG.tpot or 0)) / 2,
                 "That is the mean TPOT over requests, in which a request of one gap counts as much "
@@ -443,9 +448,10 @@ METRICS = (
         "The TPOT hardly moves. What do you look at first, and why? What would you do?",
         worked="First the time in the queue, before any prefill: how many requests wait, and how "
         "long. TTFT contains the queue and TPOT does not, so a kernel that became slower would "
-        "show in both. Near capacity the wait grows like 1/(1 - ρ), so three times from 70 to "
-        "90 % in the mean, and more in the tail; clumps of arrivals and long prompts, which vary "
-        "the service time, make it worse. Then what blocks admission: the places of the batch, or "
+        "show in both. With one place the mean wait grows like ρ/(1 - ρ), nearly fourfold from "
+        "70 to 90 %. With dozens of places hardly anybody waits at 70 % and many do at 90 %, so "
+        "tenfold is no surprise. Bursts, and long prompts, which vary the service time, make it "
+        "worse. Then what blocks admission: the places of the batch, or "
         "blocks of cache, and whether requests are preempted. To do: plan below the knee, add "
         "replicas, limit the line and refuse early, keep long prompts from blocking short ones. A "
         "faster kernel alone moves the knee a little.",
@@ -494,10 +500,10 @@ ROOFLINE = (
             ),
             (
                 lambda: H100.ridge_point(),
-                "That is an H100's: the H200 computes alike, reads faster.",
+                "That is an H100's. The H200 computes as fast and reads faster.",
             ),
         ),
-        worked=lambda: f"989 · 10¹² / 4.8 · 10¹² = {_H200.ridge_point():.0f}, the ridge point.",
+        worked=lambda: f"989 · 10¹² / (4.8 · 10¹²) = {_H200.ridge_point():.0f}, the ridge point.",
     ),
     Number(
         id="roofline-gqa-intensity",
@@ -557,20 +563,25 @@ ROOFLINE = (
         chapter="03_roofline",
         section="Mixture of experts",
         level=2,
-        text="A layer has 8 experts, and each token goes to 2 of them, uniformly and independently "
-        "of the others. How many experts does a decode step of 8 sequences read in this layer, on "
-        "average?",
+        text="A layer has 8 experts, and each token goes to 2 different ones, drawn uniformly and "
+        "independently of other tokens. How many experts does a decode step of 8 sequences read in "
+        "this layer, on average?",
         answer=lambda: _experts_touched(8),
         unit="experts",
+        rtol=0.01,
         slips=(
+            (
+                lambda: 8 * (1 - (7 / 8) ** 16),
+                "A token's two experts are different: it misses one with probability 6/8.",
+            ),
             (lambda: 8, "All of them, nearly: one expert is missed by all 8 tokens now and then."),
             (lambda: 2, "That is for a single token. The others choose, too."),
             (lambda: 16, "There are only 8: tokens that agree read an expert once."),
         ),
         worked=lambda: (
             "A token misses an expert with probability 3/4, all eight tokens with (3/4)⁸. So "
-            f"8 · (1 - (3/4)⁸) = {_experts_touched(8):.1f}. A small batch loses most of the saving "
-            "in bytes, not in FLOPs."
+            f"8 · (1 - (3/4)⁸) = {_experts_touched(8):.1f}. A small batch already reads nearly "
+            "all experts. The saving in FLOPs stays."
         ),
     ),
     Number(
@@ -618,7 +629,8 @@ ROOFLINE = (
         "just as long. Time per token is bytes over bandwidth. Sooner tokens come from fewer bytes "
         "(quantised weights, a smaller model), from more bandwidth, or from several tokens per "
         "reading, as in speculative decoding. More users at once would use the idle arithmetic and "
-        "make tokens cheaper, but not one user's sooner. The low figure is no fault by itself.",
+        "make tokens cheaper, but not one user's sooner. What more FLOP/s would hasten is the "
+        "first token after a long prompt.",
         points=(
             "Decode of one sequence is memory-bound: about 1 FLOP per byte, the ridge is at "
             "hundreds",
@@ -700,10 +712,11 @@ CACHE = (
         section="What fits on a card",
         level=2,
         text=f"{SHAPE_8B} "
-        "A card has 80 GB, of which 90 % may hold weights and cache, all in bf16. How many "
-        "sequences of 8,192 tokens fit beside the weights, at most?",
+        "A card has 80 · 10⁹ bytes, of which 90 % may hold weights and cache, all in bf16. How "
+        "many sequences of 8,192 tokens fit beside the weights, at most?",
         answer=lambda: max_batch(LLAMA_8B, 0.9 * H100.memory_bytes, 8192),
         unit="sequences",
+        rtol=0,
         slips=(
             (
                 lambda: 0.9 * H100.memory_bytes // kv_cache_bytes(LLAMA_8B, 8192),
@@ -754,7 +767,7 @@ CACHE = (
         section="A cache of twenty lines",
         level=2,
         text="One head of one decode step; `x` is the newest token, `rope` rotates by a position. "
-        "The text is fluent and wrong. Which line is at fault?",
+        "Nothing fails, and the text is wrong. Which line is at fault?",
         code="q, k, v = x @ Wq, x @ Wk, x @ Wv\n"
         "q, k = rope(q, position=0), rope(k, position=0)\n"
         "K, V = append(K, k), append(V, v)\n"
@@ -787,7 +800,7 @@ CACHE = (
         text="Why does nobody cache queries?",
         right="A query is used once, in its own token's step",
         worked="Later tokens compare their own queries with the keys of all tokens before, and mix "
-        "their values. Nobody asks an old query anything.",
+        "their values. Nobody needs an old query again.",
         wrong=(
             (
                 "Queries are cheap to compute, keys and values are not",
@@ -886,19 +899,19 @@ THROUGHPUT = (
         ),
         worked=lambda: (
             f"{WEIGHTS_8B / GB:.2f} GB of weights, {kv_cache_bytes(LLAMA_8B, 8192) / GB:.3f} GB of "
-            f"cache per sequence: {_cache_equals_weights(LLAMA_8B, 8192):.1f}. From there on a "
-            "larger batch brings ever less."
+            f"cache per sequence: {_cache_equals_weights(LLAMA_8B, 8192):.1f}. There, a card "
+            "reaches half of the tokens per second that it approaches with ever larger batches."
         ),
     ),
     Number(
         id="throughput-ceiling",
         chapter="05_throughput",
         section="Where it ends",
-        level=3,
+        level=2,
         text=f"{SHAPE_8B} {CARD} "
         "Take the memory-bound model of decode: a step reads the weights once and the cache "
-        "of each sequence, all in bf16, at 4,096 tokens each. If memory were unlimited, which "
-        "tokens per second would the card come near with an ever larger batch?",
+        "of each sequence, all in bf16, at 4,096 tokens each. If memory were unlimited, how many "
+        "tokens per second would the card approach as the batch grows?",
         answer=lambda: H100.bandwidth / kv_cache_bytes(LLAMA_8B, 4096),
         unit="tokens/s",
         slips=(
@@ -1017,7 +1030,7 @@ THROUGHPUT = (
         "or unpacks weights outside the chip. Attention at a long context may use few processors, "
         "since there is one query per head: split the keys. Last the ends of a step: sampling, "
         "copying logits to the host, text handling. A step that takes the same time for a model of "
-        "half the size is overhead.",
+        "half the width is overhead.",
         points=(
             "Check the bound itself: bytes really read, and the bandwidth that a copy reaches",
             "Look at a trace for gaps between kernels: launch overhead, a slow host",

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 
-from firsttoken.architectures import ARCHITECTURES
 from firsttoken.batching import Request, StepRecord, simulate
 from firsttoken.fragmentation import last_block_waste
 from firsttoken.hardware import LINKS
@@ -56,8 +55,8 @@ BATCHING = (
         section="A bus that waits for its last passenger",
         level=1,
         text="A static batch of four requests writes 10, 40, 80 and 270 tokens, and a step gives "
-        "each running request one. Nobody joins before the last is done. Which share of the places "
-        "is used, in percent of places times steps?",
+        "each running request one. Nobody joins before the last is done. Over all steps, which "
+        "share of the four places is used, in percent?",
         answer=_static_share,
         unit="%",
         slips=(
@@ -111,8 +110,8 @@ BATCHING = (
         section="Who may join, and who must go",
         level=2,
         text=f"{SHAPE_8B} "
-        "5 requests per second arrive, and each holds its cache for 20 s on average. The mean "
-        "context of the sequences in flight, over time, is 3,000 tokens. How many GB (10⁹ bytes) "
+        "5 requests per second arrive, and each holds its cache for 20 s on average. Averaged over "
+        "time, a sequence in flight has 3,000 tokens. How many GB (10⁹ bytes) "
         "of bf16 cache are in use on average, with nothing shared?",
         answer=lambda: _flight_bytes(3000) / GB,
         unit="GB",
@@ -376,7 +375,7 @@ PAGING = (
         "after beginnings that differ. Why can a prefix cache not share that block?",
         right="Keys and values depend on all tokens before",
         worked="From the second layer on, a token's hidden state has mixed in its past. Only the "
-        "first layer's keys would be equal. So the block's hash includes that of the block before.",
+        "first layer's keys and values would be equal. So a block's hash covers the one before.",
         wrong=(
             (
                 "RoPE gives the same tokens different positions",
@@ -512,7 +511,7 @@ PARALLEL = (
         section="A planner",
         level=2,
         text=f"{SHAPE_70B} "
-        "In bf16 it is cut in two by tensor parallelism, on cards of 80 GB, of which "
+        "In bf16 it is cut in two by tensor parallelism, on cards of 80 · 10⁹ bytes, of which "
         "90 % may hold weights and cache. How many thousand tokens of bf16 cache do the two cards "
         "hold together, at most?",
         answer=lambda: max_context(LLAMA_70B, 2 * 0.9 * H100.memory_bytes) / 1e3,
@@ -522,6 +521,10 @@ PARALLEL = (
             (
                 lambda: max_context(LLAMA_70B, 2 * H100.memory_bytes) / 1e3,
                 "You used the whole memory, not 90 % of it.",
+            ),
+            (
+                lambda: max_context(LLAMA_70B, 2 * 0.9 * 80 * GIB) / 1e3,
+                "You took GiB for GB: a card has 80 · 10⁹ bytes.",
             ),
             (
                 lambda: max_context(LLAMA_70B, 2 * 0.9 * H100.memory_bytes) * 2 / 1e3,
@@ -574,10 +577,9 @@ PARALLEL = (
         "with tensor parallelism by heads. Which share of the KV cache does each card hold?",
         right="All of it",
         worked=lambda: (
-            "Every query head reads the one KV head, and each card has query heads. So the cache "
-            f"is copied: a share of "
-            f"{kv_share(ARCHITECTURES['Llama-3.1-8B'].replace(n_kv_heads=1), 4):g} "
-            "each. Cut along the batch or the text instead."
+            "Every query head reads the one KV head, and each card has query heads. So each card "
+            f"holds {100 * kv_share(LLAMA_8B.replace(n_kv_heads=1), 4):.0f} % of the cache. Cut it "
+            "along the batch or the text instead."
         ),
         wrong=(
             ("A quarter", "That needs four KV heads. One cannot be cut by heads."),
@@ -620,11 +622,11 @@ PARALLEL = (
         section="A planner",
         level=3,
         text="You have two nodes of 8 H100 each, NVLink within and InfiniBand between them, and "
-        "shall serve Llama-3.1-405B in bf16 for chat. Choose a layout and defend it against two "
+        "must serve Llama-3.1-405B in bf16 for chat. Choose a layout and defend it against two "
         "others.",
-        worked="The weights are about 811 GB, so 16 cards of 80 GB are needed, with some room for "
-        "cache. I cut layers eight ways within a node (tensor parallelism) and the stack in two "
-        "between the nodes (pipeline). Within a layer two all-reduces are needed, which NVLink "
+        worked="The weights are about 811 GB, more than the 640 GB of a node. Both have 1,280 GB, "
+        "with room for cache. I cut layers eight ways within a node (tensor parallelism) and the "
+        "stack in two between the nodes (pipeline). Each layer needs two all-reduces, which NVLink "
         "carries; between stages only activations of one width travel, once per pass, and "
         "InfiniBand is enough. Tensor parallelism over 16 would send every all-reduce over "
         "InfiniBand, hundreds in each step; and there are only 8 KV heads, so parts of the cache "
@@ -667,7 +669,7 @@ ENGINE = (
     Number(
         id="engine-adapter",
         chapter="17_engine",
-        section="Where this lives in real systems",
+        section="One switch after the other",
         level=3,
         text=f"{SHAPE_8B} "
         "A LoRA adapter of rank 16 changes the four attention matrices of every layer: q and "
@@ -685,7 +687,10 @@ ENGINE = (
                 lambda: _adapter_tokens(16) / LLAMA_8B.n_layers,
                 "Every layer has factors of its own.",
             ),
-            (lambda: _adapter_tokens(16) / 2, "A pair has two factors, d_in × 16 and 16 × d_out."),
+            (
+                lambda: 2 * 32 * 4 * 4096 * 16 / kv_cache_bytes(LLAMA_8B, 1),
+                "A pair has two factors, d_in × 16 and 16 × d_out.",
+            ),
         ),
         worked=lambda: (
             "A layer: 16 · (8,192 + 5,120 + 5,120 + 8,192) numbers. 32 layers in bf16 are 27.3 MB, "
@@ -695,7 +700,7 @@ ENGINE = (
     Number(
         id="engine-budget-steps",
         chapter="17_engine",
-        section="The smallest engine",
+        section="One switch after the other",
         level=1,
         text="An engine computes at most 512 tokens in a step. Sequences that decode come first, "
         "one token each, and 48 of them are running all the while. What is left of the step goes "
@@ -720,7 +725,7 @@ ENGINE = (
     Choice(
         id="engine-client-gone",
         chapter="17_engine",
-        section="The way of a request",
+        section="Pitfalls",
         level=1,
         text="A user closes the browser in the middle of a long answer. What must the server do, "
         "and what happens if it does not?",
@@ -784,7 +789,7 @@ ENGINE = (
         "early what would miss the promise.",
         wrong=(
             (
-                "23 per second, where the p95 by interpolation is 1 s",
+                "21 per second, where the p95 by interpolation is 1 s",
                 "There a small burst breaks the promise, since the curve is steep.",
             ),
             (

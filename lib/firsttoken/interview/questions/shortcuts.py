@@ -103,7 +103,7 @@ ATTENTION = (
         text=f"{SHAPE_13B} "
         "It serves 64 sequences of 1,024 tokens, all in bf16. A variant with 8 KV heads "
         f"instead of 40 has {_GQA_13B.n_params * 2 / GB:.1f} GB of weights in place of "
-        f"{LLAMA_13B.n_params * 2 / GB:.1f}. What are weights and cache together, old over new?",
+        f"{LLAMA_13B.n_params * 2 / GB:.1f}. By which factor do weights and cache together shrink?",
         answer=lambda: _memory(LLAMA_13B) / _memory(_GQA_13B),
         unit="",
         slips=(
@@ -183,10 +183,11 @@ ATTENTION = (
         "windowed layers for each global one. What speaks for and against each?",
         worked="Grouped queries: the cache falls by the ratio of heads, quality is close to "
         "multi-head attention, every engine supports it, and up to 8 devices split it evenly. But "
-        "at 128k it still grows in every layer. MLA: fewest bytes per token that sees everything, "
-        "at a quality near multi-head; it needs its own kernels, absorbed for decoding, and the "
-        "latent belongs to no head, so tensor parallelism copies it. Windows: five of six layers "
-        "stop growing, so long contexts cost about a sixth; the global layers still grow, and "
+        "at 128k it still grows in every layer. MLA: the fewest bytes per token of "
+        "all that see the whole text, at a quality near multi-head; it needs its own kernels, "
+        "absorbed for decoding, and the latent belongs to no head, so tensor parallelism copies "
+        "it. Windows: five of six layers stop growing, so long contexts cost about a sixth; the "
+        "global layers still grow, and "
         "recall over long distances must be measured. The three combine. All must be trained in; "
         "none can be switched on at deployment. Decide by bytes per token at 128k, measured "
         "recall, and what the engine supports.",
@@ -323,10 +324,11 @@ FLASH = (
         text="A single conversation of 100k tokens decodes slowly. The attention kernel is "
         "FlashAttention as for prompts, one block of threads for each head and block of queries. "
         "Why does it not come near the card's bandwidth, and what helps?",
-        worked="In decode there is one query, so the only independent pieces are the heads, some "
-        "dozens at most or one per KV head. A card has more than a hundred processors, and most "
-        "have nothing to do while a few walk along 100k keys. No score matrix is saved either: "
-        "with one query it is one row. Splitting the keys helps: each processor takes a part, "
+        worked="In decode there is one query, so the only independent pieces are the heads: some "
+        "dozens, or with grouped queries one piece per KV head. A card has more than a hundred "
+        "processors, and most have nothing to do while a few walk along 100k keys. No score matrix "
+        "is saved either: with one query it is one row. Splitting the keys helps: each processor "
+        "takes a part, "
         "gives a partial result with its peak and total, and a last step merges them, exactly. "
         "More sequences in the batch fill the card, too. Beyond that only fewer bytes help: fewer "
         "KV heads, a quantised cache, windows.",
@@ -408,7 +410,7 @@ RECURRENT = (
     Choice(
         id="recurrent-prefix",
         chapter="08_recurrent",
-        section="One step, and nothing grows",
+        section="Pitfalls",
         level=2,
         text="A server has processed a prompt of 1,000 tokens and kept what the model needs to go "
         "on. A new prompt shares its first 700 tokens. What can it reuse: with attention layers "
@@ -559,7 +561,7 @@ QUANTIZATION = (
         slips=(
             (lambda: 1 / 127, "The outlier sets the scale: the largest code stands for 50."),
             (lambda: 2 * 50 / 127, "There are 127 steps on each side of zero, 254 in all."),
-            (lambda: 2 / 254 * 2, "The outlier sets the scale: the largest code stands for 50."),
+            (lambda: 51 / 254, "Codes are symmetric: they reach as far down as up, to -50."),
         ),
         worked=lambda: (
             f"50 / 127 = {_outlier_step():.3f}. Nearly all numbers fall on one of five values. So "
@@ -569,7 +571,7 @@ QUANTIZATION = (
     Number(
         id="quantization-ridge-moves",
         chapter="09_quantization",
-        section="And how much faster?",
+        section="Which bits count for what?",
         level=2,
         text=f"{CARD} "
         "Weights are stored in 4 bits and multiplied in bf16. Unpacking is free; scales, "
@@ -593,14 +595,15 @@ QUANTIZATION = (
         ),
         worked=lambda: (
             "Two FLOPs per weight and token over half a byte: 4 FLOPs per byte and token. The "
-            f"ridge is {H100.ridge_point():.0f}, so {H100.ridge_point() / 4:.0f} tokens. Beyond "
-            "that, 4-bit weights save memory and no time."
+            f"ridge is {H100.ridge_point():.0f}, so {H100.ridge_point() / 4:.0f} tokens. Up to "
+            "there a pass takes a quarter of the time that it takes with bf16 weights. Beyond, the "
+            f"gain falls, and at {H100.ridge_point():.0f} tokens it is gone."
         ),
     ),
     Number(
         id="quantization-batch-speedup",
         chapter="09_quantization",
-        section="And how much faster?",
+        section="Which bits count for what?",
         level=2,
         text=f"{SHAPE_8B} "
         "A decode step waits for memory: it reads all weights and the caches of 64 sequences "
@@ -622,10 +625,10 @@ QUANTIZATION = (
     Choice(
         id="quantization-noise",
         chapter="09_quantization",
-        section="Which method, how many bits?",
+        section="Pitfalls",
         level=2,
-        text="On the same 200 documents, method A loses 2.004 ± 0.030 nats per token, method B "
-        "2.000 ± 0.030 (standard errors over documents). What follows?",
+        text="On the same 200 documents, method A has a loss of 2.004 ± 0.030 nats per token, "
+        "method B of 2.000 ± 0.030 (standard errors over documents). What follows?",
         right="Nothing yet: look at the difference per document",
         worked="Most of the ± 0.030 is that documents differ, and it is the same for both methods. "
         "Paired differences leave it out, and may show 0.004 with certainty.",
@@ -683,7 +686,7 @@ PRUNING = (
         chapter="10_pruning",
         section="Cut",
         level=2,
-        text="8 of the 32 layers of Llama-3.1-8B are cut out. The model has "
+        text="8 of the 32 layers of Llama-3.1-8B are cut out. The whole model has "
         f"{LLAMA_8B.n_params / 1e9:.2f} billion parameters. The input embedding and the output "
         f"matrix have {LLAMA_8B.vocab_size:,} · 4,096 each and stay. How many billion parameters "
         "are left?",
@@ -728,8 +731,8 @@ PRUNING = (
             ),
         ),
         worked=lambda: (
-            f"(6 · 4 + 2 · 15) / (6 · 4) = {_repair_cost(4, 15):.2f}. \u201cForty times fewer "
-            "tokens\u201d is therefore not forty times cheaper."
+            f"(6 · 4 + 2 · 15) / (6 · 4) = {_repair_cost(4, 15):.2f}. So a repair with forty times "
+            "fewer tokens than training is not forty times cheaper."
         ),
     ),
     Choice(
@@ -738,7 +741,7 @@ PRUNING = (
         section="Do zeros save time?",
         level=1,
         text="Half of the weights of a model, chosen one by one by size, are set to zero. The "
-        "matrices stay stored and multiplied as before, in dense bf16. How much sooner is a token?",
+        "matrices stay stored and multiplied as before, in dense bf16. How much faster is a step?",
         right="Not at all",
         worked="A dense kernel reads and multiplies zeros like any number. Time falls with smaller "
         "matrices (whole heads, neurons, layers cut), or with a pattern that hardware knows, such "
@@ -755,7 +758,7 @@ PRUNING = (
     Choice(
         id="pruning-loud",
         chapter="10_pruning",
-        section="How much is a part needed?",
+        section="Score the parts",
         level=3,
         text="One hidden neuron of an MLP gets outgoing weights ten times smaller, and what it "
         "says gets ten times larger, so that the model computes the same function. Which measure "
@@ -807,7 +810,7 @@ PRUNING = (
     Explain(
         id="pruning-or-quantise",
         chapter="10_pruning",
-        section="How far can one cut?",
+        section="Decide",
         level=2,
         text="One user, one card, and a 14B model in bf16 whose tokens come too slowly by a factor "
         "of three. You can quantise to 4 bits, prune to a third and repair, or take a smaller "

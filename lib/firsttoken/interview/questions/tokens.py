@@ -82,7 +82,7 @@ SAMPLING = (
         section="Three filters",
         level=2,
         text="An engine divides logits by the temperature and then applies min-p. The temperature "
-        "is 0.7, min-p is 0.1: kept is what has at least a tenth of the best token's probability. "
+        "is 0.7, min-p is 0.1: it keeps what has at least a tenth of the best token's probability. "
         "By how much may a raw logit lie below the best raw logit, at most?",
         answer=lambda: _min_p_gap(0.1, 0.7),
         unit="",
@@ -107,7 +107,7 @@ SAMPLING = (
         chapter="11_sampling",
         section="Three filters",
         level=2,
-        text="This sampler shall implement top-p: of the tokens by falling probability, keep the "
+        text="This sampler should implement top-p: of the tokens by falling probability, keep the "
         "smallest set whose mass reaches `top_p`, and draw from it. What does it do wrong?",
         code="order = np.argsort(-p)\n"
         "mass = np.cumsum(p[order])\n"
@@ -151,7 +151,7 @@ SAMPLING = (
             ),
             (
                 "The probabilities no longer sum to 1",
-                "The softmax that follows makes them.",
+                "The softmax that follows makes them sum to 1.",
             ),
             (
                 "Tokens that never occurred are penalised as well",
@@ -176,7 +176,7 @@ SAMPLING = (
             ),
             (
                 "Top-p removed the tokens that the mask had allowed",
-                "It always leaves at least one, and that one was allowed.",
+                "It comes after the mask on the logits, and leaves at least one that was allowed.",
             ),
             (
                 "The model had never seen the schema in training",
@@ -199,7 +199,7 @@ SAMPLING = (
         "one engine, penalties, or a generation config that comes with the model. To prove it, "
         "take the logits of a few positions, apply both orders, and compare the kept sets and the "
         "probabilities; then draw many tokens from both engines for one prompt and compare "
-        "frequencies. To keep the old behaviour, change the settings, not the numbers' names.",
+        "frequencies. To keep the old behaviour, set the order, or find numbers that give it.",
         points=(
             "The order of temperature and top-p differs between engines",
             "Temperature above 1 first flattens, so that the nucleus holds more tokens",
@@ -301,12 +301,11 @@ SPECULATIVE = (
         section="The rule",
         level=2,
         text="`p` is the target's distribution, `q` the draft's, and `x` was drawn from `q`. The "
-        "code shall return a token that follows `p` exactly. What is wrong?",
+        "code should return a token that follows `p` exactly. What is wrong?",
         code="if rng.random() < p[x] / q[x]:\n    return x\nreturn rng.choice(len(p), p=p)",
         right="The last line must draw from max(p - q, 0), scaled",
         worked="Tokens with q < p come too seldom from the draft, by p - q. The replacement must "
-        "supply exactly that. Drawing from `p` again gives the tokens that the draft likes twice "
-        "their chance.",
+        "supply exactly that. Drawing from `p` again favours what the draft likes.",
         wrong=(
             (
                 "The first line must compare with q[x] / p[x]",
@@ -356,10 +355,11 @@ SPECULATIVE = (
         level=3,
         text="Speculative decoding made one chat 2.1 times faster on the bench. In production, at "
         "a batch of 128, it is slower than plain decoding. Why, and what do you do?",
-        worked="On the bench a step waited for memory, and checking five tokens cost what one "
-        "costs. With 128 sequences a check carries 640 tokens, beyond the ridge of the card, so "
-        "its arithmetic takes several times as long, and rejected guesses are wasted work that "
-        "others wait for. The draft's own steps and cache take time and memory from the batch. "
+        worked="On the bench a step waited for memory, and checking γ + 1 = 5 tokens cost what one "
+        "costs. With 128 sequences a check carries 640 tokens, twice the ridge of an H100, so the "
+        "linear layers take twice as long, and rejected guesses are wasted work that others wait "
+        "for. Long contexts soften it, since a check reads each cache only once. The draft's own "
+        "steps and cache take time and memory from the batch. "
         "Acceptance may also be lower on real prompts and at real temperatures. Measure: the time "
         "of a pass over γ + 1 tokens at this batch, acceptance per position on real traffic, the "
         "draft's step. Then lower γ with the load, to 0 above some batch; draft only where it is "
@@ -382,7 +382,7 @@ DRAFTS = (
         id="drafts-two-tries",
         chapter="13_drafts",
         section="Several guesses for one place",
-        level=2,
+        level=1,
         text="A draft hands over two guesses for the same next place. The first is right with "
         "probability 0.6, the second with 0.2; they are never both right. The target checks both "
         "in one pass, greedily, and adds its own next token after what it keeps. How many tokens "
@@ -405,8 +405,8 @@ DRAFTS = (
         section="Cheap and close",
         level=2,
         text="Each drafted token is kept with probability 0.5 if those before it were. A draft "
-        "step takes 0.15 of a step of the target. A pass takes the same time however many tokens "
-        "it checks. Which number of drafted tokens per round gives the highest speed?",
+        "step takes 0.15 of a step of the target. A check takes as long as such a step, whatever "
+        "the number of tokens. Which number of drafted tokens per round gives the highest speed?",
         answer=lambda: best_gamma(0.5, 0.15),
         unit="tokens",
         rtol=0,
@@ -434,7 +434,7 @@ DRAFTS = (
     Choice(
         id="drafts-lookup",
         chapter="13_drafts",
-        section="Cheap and close",
+        section="The clock",
         level=1,
         text="A look-up draft searches the text so far for its last few tokens, and guesses that "
         "what followed then follows now. For which of these loads does it help most?",
@@ -464,8 +464,9 @@ DRAFTS = (
         right="The text no longer follows the target's distribution",
         worked=lambda: (
             "A guess is kept or not by a threshold, not in proportion to p / q. With p = (0.85, "
-            f"0.10, 0.05) it accepts {typical_acceptance(_TYPICAL).astype(int).tolist()}, so a "
-            "draft that always guesses the first gets it every time, not 85 times in 100."
+            f"0.10, 0.05) it accepts {typical_acceptance(_TYPICAL).sum()} of the three, the first "
+            "among them. So a draft that always guesses the first gets it every time, not 85 times "
+            "in 100."
         ),
         wrong=(
             (
@@ -501,7 +502,7 @@ DRAFTS = (
                 "It is closer than nothing. But after tuning for chat the target writes otherwise.",
             ),
             (
-                "On its own outputs, filtered by length",
+                "On its own outputs, taken as correct",
                 "It would learn to agree with itself.",
             ),
         ),
