@@ -151,6 +151,11 @@ def characters(ids, split: bool = False):
     return found
 
 
+def read_as_latin_1():
+    said = "naïve 🙂"
+    return d.why_characters_break(WORDS, WORDS.encode(said), [said.encode().decode("latin-1")])
+
+
 def stop_shows(held: bool, kept: bool = False):
     def found():
         said, stop = "one two\nEND", "\nEND"
@@ -254,6 +259,12 @@ def bits(*arguments, **options):
     )
 
 
+def head_alone():
+    spoilt = broken.rounded(target(), 8, layers=[])
+    spoilt.unembedding = np.rint(4 * np.array(target().unembedding)) / 4
+    return d.why_fewer_bits_hurt(target(), spoilt, corpus()[:60])
+
+
 def adapter(serve: Callable):
     def found():
         ids, capitals = list(corpus()[:24]), load_adapter("capitals")
@@ -319,6 +330,10 @@ def stream(requests=(READER, LONG), policy="continuous", pause_s: float = 0.0, *
     return found
 
 
+def in_clumps():
+    return d.why_the_stream_has_gaps(d.Stream(np.repeat(np.arange(1, 6) * 0.05, 3)))
+
+
 def tail(requests):
     def found():
         traces = simulate(requests, "chunked", cost, max_batch=4, token_budget=512)
@@ -345,8 +360,19 @@ def held_up():
     return d.why_p99_is_high([RequestTrace(0.0, tuple(t)) for t in times])
 
 
-def mostly(usual: int, seldom: int, share: float = 0.02):
-    return lambda rng: seldom if rng.random() < share else usual
+def seldom(n_output: int, n_prompt: int = 100):
+    """Judge requests of which one in fifty waits ten seconds for its first token."""
+
+    def found():
+        usual, late = 0.1 + 0.01 * np.arange(32), 10 + 0.01 * np.arange(n_output)
+        traces = [RequestTrace(0.0, tuple(usual), 100)] * 392
+        return d.why_p99_is_high(traces + [RequestTrace(0.0, tuple(late), n_prompt)] * 8)
+
+    return found
+
+
+def mostly(usual: int, rare: int, share: float = 0.02):
+    return lambda rng: rare if rng.random() < share else usual
 
 
 def never_hits(change: Callable = lambda i, ids: ids, n_blocks: int = 64, **options):
@@ -481,12 +507,14 @@ CASES: dict[str, dict[Callable, str]] = {
         nonsense(): "healthy",
         nonsense(broken.WithoutMask): "mask",
         nonsense(broken.OnePlaceTooFar): "position",
-        nonsense(broken.OverwritingCache): "cache",
-        nonsense(broken.PromptOnlyCache): "cache",
+        nonsense(broken.OverwritingCache): "cache or positions",
+        nonsense(broken.PromptOnlyCache): "cache or positions",
+        nonsense(broken.Overflowing): "no numbers",
+        nonsense(broken.OfAnotherVocabulary): "weights",
     },
     "why_long_prompts_fail": {
         lost(): "healthy",
-        lost(theta=500.0): "RoPE base or scaling",
+        lost(theta=500.0): "within the context",
         lost(far=600): "beyond the context",
     },
     "why_it_repeats": {
@@ -523,11 +551,14 @@ CASES: dict[str, dict[Callable, str]] = {
         json_answer(0, temperature=0.0, held=False): "not held to JSON",
         json_text('{"a": "b', "context"): "context",
         json_text('{"a": "b', "stop"): "stop string inside",
+        json_text("Sure! Here is", "length"): "not held to JSON",
+        json_text('{"a": 1} Here', "length"): "not held to JSON",
     },
     "why_characters_break": {
         characters(WORDS.encode("naïve 🙂")): "healthy",
         characters(WORDS.encode("naïve 🙂"), split=True): "decoded one by one",
         characters(WORDS.encode("naïve 🙂")[:-1]): "cut inside a character",
+        read_as_latin_1: "read as Latin-1",
         characters([*WORDS.encode("🙂")[:-1], *WORDS.encode("x")]): "bytes of the model",
     },
     "why_the_stop_string_shows": {
@@ -565,6 +596,7 @@ CASES: dict[str, dict[Callable, str]] = {
         bits(8): "healthy",
         bits(3, 32): "too few bits",
         bits(2, layers=[3]): "one layer",
+        head_alone: "embedding or head",
         bits(4, 32, swapped=True): "broken codes or scales",
     },
     "why_the_adapter_does_nothing": {
@@ -578,7 +610,8 @@ CASES: dict[str, dict[Callable, str]] = {
     "why_the_first_token_is_slow": {
         first_token(0.4, 0.1, 2000): "healthy",
         first_token(3.0, 2.8, 2000): "queue",
-        first_token(3.0, 0.1, 100_000): "prompt",
+        first_token(3.0, 0.1, 50_000): "prompt",
+        first_token(3.0, 0.1, 100_000): "numbers do not fit",
         first_token(3.0, 0.1, 2000): "overhead",
     },
     "why_the_second_request_is_slow": {
@@ -593,17 +626,20 @@ CASES: dict[str, dict[Callable, str]] = {
         slow_ones([0.2] * 6, [1, 1, 2, 2, 3, 3]): "healthy",
         slow_ones([9.0, *[0.2] * 5], [1, 1, 2, 2, 3, 3]): "start",
         slow_ones([2, 0.2, 2, 0.2, 0.2, 0.2], [1, 1, 2, 2, 2, 2]): "new shape",
+        slow_ones([0.2, 0.2, 2, 0.2], [1, 1, 2, 2]): "new shape",
         slow_ones([0.2, 2, 0.2, 0.2, 0.2, 0.2], [1, 1, 1, 2, 2, 2]): "neither first nor new",
     },
     "why_tokens_are_slow": {
         tokens(0.06, arch=ARCHITECTURES["Llama-3.2-1B"]): "overhead",
         tokens(0.06): "weights",
         tokens(0.12, batch=16, context=8192): "cache",
+        tokens(0.15, batch=1000, context=64): "arithmetic",
         tokens(0.04, batch=1, arch=ARCHITECTURES["Llama-3.2-1B"]): "healthy",
         tokens(0.03): "numbers do not fit",
     },
     "why_the_stream_has_gaps": {
         stream(policy="chunked", token_budget=64): "healthy",
+        in_clumps: "healthy",
         stream(): "prompt in one piece",
         stream(pause_s=1.0, requests=(READER,)): "outside the engine",
         stream(
@@ -615,6 +651,8 @@ CASES: dict[str, dict[Callable, str]] = {
         tail(bursts()): "queue",
         tail(arrivals(1.0, n_output=mostly(32, 320))): "long answers",
         held_up: "stalls",
+        seldom(n_output=32, n_prompt=100_000): "long prompts",
+        seldom(n_output=70): "queue",
         tail(arrivals(1.0, 50, n_output=mostly(32, 320, 0.05))): "too few requests",
     },
     "why_speculation_is_slower": {
@@ -647,9 +685,9 @@ CASES: dict[str, dict[Callable, str]] = {
     },
     "why_the_cache_is_larger_than_computed": {
         measured(1.0): "healthy",
-        measured(4.0): "query heads counted",
+        measured(4.0): "query heads kept",
         measured(2.0): "another format",
-        measured(0.5): "keys or values only",
+        measured(0.5): "another format",
         measured(1e9 / 2**30): "GiB taken for GB",
         measured(1.3): "no such slip",
     },
@@ -668,8 +706,9 @@ CASES: dict[str, dict[Callable, str]] = {
     "why_many_users_slow_it_down": {
         users(rate=10.0, service_s=2.0, places=48): "healthy",
         users(rate=30.0, service_s=2.0, places=48): "overload",
-        users(rate=22.0, service_s=2.0, places=48): "too little room",
-        users(rate=14.0, service_s=2.0, service_std_s=6.0, places=48): "mixture of lengths",
+        users(rate=14.0, service_s=2.0, service_std_s=6.0, places=48): "healthy",
+        users(rate=23.5, service_s=2.0, places=48): "too little room",
+        users(rate=22.0, service_s=2.0, service_std_s=6.0, places=48): "mixture of lengths",
     },
     "why_the_card_is_idle": {
         idle(8): "healthy",
@@ -687,7 +726,8 @@ CASES: dict[str, dict[Callable, str]] = {
     "why_more_cards_do_not_help": {
         more_cards(2): "healthy",
         more_cards(4, link_bytes_per_s=2e9, latency_s=1e-4): "link",
-        more_cards(16): "cache is copied",
+        more_cards(16): "link",
+        more_cards(16, batch=512, latency_s=0.0): "cache is copied",
         more_cards(4, replicas=True): "load",
         more_cards(4, replicas=True, batch=1024): "healthy",
     },
@@ -702,7 +742,8 @@ CASES: dict[str, dict[Callable, str]] = {
         on_the_way(lambda t: t + 0.02): "healthy",
         on_the_way(lambda t: t + 0.8): "network",
         on_the_way(lambda t: 2.6): "held on the way",
-        on_the_way(lambda t: t + 0.02, sent=(2.0, 2.01, 2.02, 2.03)): "not streamed",
+        on_the_way(lambda t: t + 0.02, sent=(2.0,) * 40): "not streamed",
+        on_the_way(lambda t: t + 0.02, sent=tuple(9 + 0.05 * i for i in range(20))): "healthy",
     },
 }
 ALL = [
@@ -756,6 +797,7 @@ SECOND = {"ttft_s": 2.0, "queue_s": 0.1, "n_prompt": 90, "n_common": 50, "n_cach
         (lambda: d.why_temperature_0_differs(target(), [1], [], [2]), "answer"),
         (lambda: d.why_the_prompt_is_off(WORDS, [], 0), "ids"),
         (lambda: d.why_foreign_text(9, [1], [1]), "n_cached"),
+        (lambda: d.why_the_stop_string_shows(["one"], "one two", "END"), "pieces"),
         (lambda: d.why_settings_differ(LOGITS, SETTINGS, LOGITS[:3]), "probabilities"),
         (lambda: d.why_settings_differ(LOGITS, SamplingParams(), softmax(LOGITS)), "params"),
         (lambda: d.why_logprobs_differ([-1.0], np.zeros((1, 4)), [0], SETTINGS), "reported"),

@@ -2,8 +2,8 @@
 
 Each check takes a model, an engine, or numbers of the reader's own, and returns a `Finding`: the
 likeliest cause, and the numbers that speak for it. Each file is one group of symptoms: `model` and
-`text` (wrong text), `speed`, `memory`, `load`, and `quality`. In `broken` stands, for every fault
-that a check is to find, something that has it.
+`text` (wrong text), `speed`, `memory`, `load`, and `quality`. `broken` has something with each
+fault that a check is to find.
 """
 
 from firsttoken.debugging.finding import HEALTHY, Finding, verdicts

@@ -76,6 +76,21 @@ class LogitsInBf16(_Copy):
         return super().logits(features).astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
+class Overflowing(_Copy):
+    """Its logits are no numbers, as when a format has run over."""
+
+    def logits(self, features: Array) -> Array:
+        return super().logits(features) * np.float32(np.nan)
+
+
+class OfAnotherVocabulary(_Copy):
+    """Each token gets the vector of the one before it in the vocabulary."""
+
+    def __init__(self, model: Llama):
+        super().__init__(model)
+        self.embedding = np.roll(model.embedding, 1, axis=0)
+
+
 def with_rope_base(model: Llama, theta: float) -> Llama:
     """Return the model with another base of its positions than it was trained with."""
     changed = _Copy(model)

@@ -10,7 +10,8 @@ from firsttoken.checks import check_count, check_seconds, check_share
 from firsttoken.debugging.finding import HEALTHY, Finding
 from firsttoken.engine import Engine
 from firsttoken.hardware import Accelerator
-from firsttoken.metrics import RequestTrace, wait_md1, wait_mg1
+from firsttoken.kv_cache import kv_cache_bytes
+from firsttoken.metrics import RequestTrace
 from firsttoken.parallel import tensor_parallel_step
 from firsttoken.throughput import decode_step
 from firsttoken.units import format_time
@@ -23,8 +24,8 @@ def why_many_users_slow_it_down(
 
     By Little's law rate × service time is how many are in service on average. At as many as there
     are places, the line grows without end. Near it, arrivals meet by chance; and requests of very
-    different length make all others wait. Waits are those of one server that is `places` times as
-    fast, a little longer than those of many slower ones.
+    different length make all others wait. A wait of a tenth of the service counts as none. Measure
+    `service_s` under that load: a step with many in it takes longer than one alone.
 
     Units:  requests/s, seconds
     Raises: ValueError for a rate or time that is not positive.
@@ -40,14 +41,27 @@ def why_many_users_slow_it_down(
     said = f"{rate:g}/s × {format_time(service_s)} is {100 * busy:.0f} % of {places} places"
     if busy >= 1:
         return Finding("overload", f"{said}: the line grows without end.")
-    turn = service_s / places
-    even, mixed = wait_md1(rate, turn), wait_mg1(rate, turn, service_std_s / places)
-    if mixed <= turn:
-        return Finding(HEALTHY, f"{said}; the wait for a turn is {format_time(mixed)}.")
+    even = _wait(rate, service_s, places)
+    mixed = even * (1 + (service_std_s / service_s) ** 2)
+    if mixed <= 0.1 * service_s:
+        return Finding(HEALTHY, f"{said}; the wait is {format_time(mixed)}.")
     said += f"; the wait is {format_time(mixed)}, were all alike {format_time(even)}"
-    if even <= turn:
+    if even <= 0.1 * service_s:
         return Finding("mixture of lengths", f"{said}.")
     return Finding("too little room", f"{said}.")
+
+
+def _wait(rate: float, service_s: float, places: int) -> float:
+    """Return the mean wait for one of several places if all services are alike.
+
+    Erlang's chance that all places are taken, by his recursion, and half the wait that exponential
+    services would have: an approximation, good near full load.
+    """
+    asked, blocked = rate * service_s, 1.0
+    for n in range(1, places + 1):
+        blocked = asked * blocked / (n + asked * blocked)
+    taken = blocked / (1 - asked / places * (1 - blocked))
+    return taken * service_s / (places - asked) / 2
 
 
 @dataclass(frozen=True)
@@ -84,8 +98,9 @@ class Load:
 def why_the_card_is_idle(load: Load) -> Finding:
     """Say why throughput does not grow although the card has time.
 
-    Who waits may wait for blocks or for a place. If nobody waits, and at most a quarter of the
-    places is taken, too few ask at once; else the host is slower than the card.
+    At 80 % busy it has none. Who waits may wait for a place, if 95 % of them are taken, or for
+    blocks, if 90 % are. If nobody waits, and at most a quarter of the places is taken, too few ask
+    at once; else the host is slower than the card.
 
     >>> load = Load(running=64, waiting=300, max_batch=64, cache_share=0.4, busy=0.3)
     >>> why_the_card_is_idle(load).cause
@@ -95,13 +110,13 @@ def why_the_card_is_idle(load: Load) -> Finding:
         f"{load.running:g} of {load.max_batch} run, {load.waiting:g} wait, "
         f"{100 * load.cache_share:.0f} % of the blocks, busy {100 * load.busy:.0f} %"
     )
-    if load.waiting >= 1 and load.running >= load.max_batch:
-        return Finding("places", f"{said}.")
-    if load.waiting >= 1:
-        return Finding("blocks", f"{said}.")
     if load.busy >= 0.8:
         return Finding(HEALTHY, f"{said}.")
-    if 4 * load.running <= load.max_batch:
+    if load.waiting >= 1 and load.running >= 0.95 * load.max_batch:
+        return Finding("places", f"{said}.")
+    if load.waiting >= 1 and load.cache_share >= 0.9:
+        return Finding("blocks", f"{said}.")
+    if load.waiting < 1 and 4 * load.running <= load.max_batch:
         return Finding("clients", f"{said}.")
     return Finding("host", f"{said}.")
 
@@ -168,13 +183,17 @@ def why_more_cards_do_not_help(
         )
         return Finding(HEALTHY if gain > 0.7 * n else "load", f"{said}.")
     together = tensor_parallel_step(arch, accelerator, n, batch, context, latency_s=latency_s)
-    gain = alone.step_s / together.step_s
+    link_s = together.step_s - alone.step_s / n
+    heads = 1 if arch.latent_dim is not None else arch.n_kv_heads
+    copies = kv_cache_bytes(arch, context, batch) * max(0.0, 1 / heads - 1 / n)
+    copies_s = copies / accelerator.bandwidth
+    gain = alone.step_s / (together.step_s + copies_s)
     said = f"{n} cards: {gain:.1f} × as fast"
-    if n > arch.n_kv_heads and arch.latent_dim is None:
-        return Finding("cache is copied", f"{said} at best; {arch.n_kv_heads} KV heads for {n}.")
     if gain > 0.7 * n:
         return Finding(HEALTHY, f"{said}.")
-    link = 1 - alone.step_s / n / together.step_s
+    if copies_s > link_s:
+        return Finding("cache is copied", f"{said}; {heads} KV heads for {n}.")
+    link = link_s / (together.step_s + copies_s)
     return Finding("link", f"{said}; {100 * link:.0f} % of a step is adding up.")
 
 
@@ -230,9 +249,10 @@ def why_the_stream_comes_at_once(
 ) -> Finding:
     """Say where a stream is held up, by when its tokens left the server and reached the client.
 
-    Both traces have one clock. Tokens that left one by one and arrive together were kept on the way
-    (a proxy, compression). Tokens that left together were never streamed. A delay that is the same
-    for all is the network's.
+    Both traces have one clock. Tokens that left one by one and arrive within `bursts` of that time
+    were kept on the way (a proxy, compression). Tokens that left together, a millisecond apart or
+    less, were never streamed. A delay of more than half of the server's TTFT that is the same for
+    all is the network's.
 
     Raises: ValueError for traces of other lengths, or fewer than four tokens.
     """
@@ -246,7 +266,7 @@ def why_the_stream_comes_at_once(
     delay = float(np.median(came - sent))
     left, arrived = (format_time(x) for x in spread)
     said = f"{len(sent)} tokens left within {left}, came within {arrived}"
-    if spread[0] < bursts * server.e2e:
+    if spread[0] < 1e-3 * len(sent):
         return Finding("not streamed", f"{said}.")
     if spread[1] < bursts * spread[0]:
         return Finding("held on the way", f"{said}.")

@@ -93,10 +93,11 @@ def why_memory_runs_out(
 def why_the_cache_is_larger_than_computed(
     arch: Architecture, n_tokens: int, measured_bytes: float, dtype: str = "bf16"
 ) -> Finding:
-    """Say which slip makes a computed cache differ from the measured one.
+    """Say which slip makes a measured cache differ from the formula.
 
-    Keys and values, of every layer, for each KV head: that is what a token takes. Count query
-    heads, the keys only, or four bytes for two, and the number is off by a factor that tells.
+    Keys and values, of every layer, for each KV head: that is what a token takes. An engine that
+    keeps query heads, or another format, is off by a factor that tells. Measure what the tokens
+    take, not the pool, which is as large as memory allows.
 
     Units:  bytes
     Raises: ValueError for a size that is not positive.
@@ -108,16 +109,16 @@ def why_the_cache_is_larger_than_computed(
     said = (
         f"{format_bytes(measured_bytes, 'GB', 3)} are {ratio:.2f} × {format_bytes(right, 'GB', 3)}"
     )
+    formats = [bytes_per_element(f) / bytes_per_element(dtype) for f in ("fp32", "bf16", "fp8")]
     slips = {
-        "query heads counted": arch.n_heads / arch.n_kv_heads,
-        "keys or values only": 0.5,
-        "another format": 4 / bytes_per_element(dtype),
-        "GiB taken for GB": GB / 2**30,
+        "query heads kept": [arch.n_heads / arch.n_kv_heads],
+        "another format": formats,
+        "GiB taken for GB": [GB / 2**30, 2**30 / GB],
     }
     if abs(ratio - 1) < 0.02:
         return Finding(HEALTHY, f"{said}.")
-    for name, factor in slips.items():
-        if abs(factor - 1) > 0.02 and abs(ratio / factor - 1) < 0.02:
+    for name, factors in slips.items():
+        if any(abs(factor - 1) > 0.02 and abs(ratio / factor - 1) < 0.02 for factor in factors):
             return Finding(name, f"{said}.")
     return Finding("no such slip", f"{said}.")
 
@@ -160,7 +161,9 @@ def why_requests_are_preempted(
 
 @dataclass(frozen=True)
 class Reading:
-    """What a service shows at one moment: open connections, requests, the line, memory.
+    """What a service shows at one moment: who still waits for an answer, requests, memory.
+
+    clients: answers that somebody still waits for. A connection may ask for several.
 
     Units:  blocks, bytes
     """
@@ -195,7 +198,7 @@ def why_a_restart_helps(readings: Sequence[Reading]) -> Finding:
             return Finding("blocks leak", f"{r.used_blocks} blocks are held while nobody runs.")
     if last.running + last.waiting > last.clients:
         n = last.running + last.waiting
-        return Finding("clients gone", f"{n} requests for {last.clients} connections.")
+        return Finding("clients gone", f"{n} requests, and {last.clients} answers awaited.")
     line = [r.waiting for r in readings]
     if line[-1] > line[0] and line == sorted(line):
         return Finding("line grows", f"{line[0]} waited, then {line[-1]}: more come than go.")

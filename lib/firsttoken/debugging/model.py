@@ -1,6 +1,7 @@
 """The text is wrong, and the model or its cache may be why: checks that run the model."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import takewhile
 
 import numpy as np
@@ -21,17 +22,20 @@ def why_nonsense(model: Model, ids: Sequence[int], tolerance: float = _ROUNDING)
     """Say why a model writes nonsense: whether its passes agree with each other.
 
     What comes later must not change what was said before (mask). Prompt in one pass and the rest
-    token by token must give what one pass over all gives. Where they differ, token by token from
-    the very start tells which: turned by one place too far, all keys still stand right among
-    themselves (position), and a lost key is lost again (cache).
+    token by token must give what one pass over all gives. Where they differ, and token by token
+    from the very start they do not, each token that comes alone stands as many places too far:
+    among themselves all are right (position). Else a key is lost or stands wrong. Where all passes
+    agree, the loss must be less than that of a blind guess (weights).
 
-    Shapes: ids: at least 4
+    Shapes: ids: a text of the model's language, at least 4
     Units:  tolerance in logits: what rounding may change
     Raises: ValueError for fewer ids.
     """
     ids = _at_least(ids, 4)
     half = len(ids) // 2
     whole = np.asarray(model([ids]))[0]
+    if not np.isfinite(whole).all():
+        return Finding("no numbers", "Logits are infinite or no numbers: an overflow, as of fp16.")
     before = np.asarray(model([ids[:half]]))[0]
     seen_ahead = float(np.abs(whole[:half] - before).max())
     if seen_ahead > tolerance:
@@ -41,12 +45,17 @@ def why_nonsense(model: Model, ids: Sequence[int], tolerance: float = _ROUNDING)
         )
     apart = float(np.abs(_in_two(model, ids, half) - whole[half:]).max())
     if apart <= tolerance:
+        loss, blind = float(_losses(model, ids).mean()), float(np.log(whole.shape[-1]))
+        if loss > blind:
+            return Finding("weights", f"A loss of {loss:.1f} nats; a blind guess has {blind:.1f}.")
         return Finding(HEALTHY, f"One pass and token by token agree within {apart:.1g}.")
     from_start = float(np.abs(_in_two(model, ids, 1) - whole[1:]).max())
     said = f"Behind a prompt logits are off by {apart:.2g}"
     if from_start <= tolerance:
         return Finding("position", f"{said}, token by token from the start they are not.")
-    return Finding("cache", f"{said}, token by token from the start by {from_start:.2g}.")
+    return Finding(
+        "cache or positions", f"{said}, token by token from the start by {from_start:.2g}."
+    )
 
 
 def why_long_prompts_fail(
@@ -56,8 +65,9 @@ def why_long_prompts_fail(
 
     A passage that has been read before is easier to predict. The check compares what that saves
     when `near` tokens of other text lie between the two, and when `far` do. Where little is left
-    of it, positions are not those of the training: beyond the context that the architecture names,
-    or, within it, turned by another RoPE base or scaling.
+    of it, the text is beyond the context that the architecture names, or, within it, turned by
+    another RoPE base or scaling, cut off by a window, or longer than what the model learned to use.
+    A wrong base that still helps at `far` is not seen. Below a tenth of `near` counts as little.
 
     Shapes: ids: a text of at least far + 3 · passage tokens
     Units:  near, far, passage in tokens; evidence in nats per token
@@ -75,7 +85,9 @@ def why_long_prompts_fail(
     context, n_read = model.arch.max_context, far + 2 * passage
     if context is not None and n_read > context:
         return Finding("beyond the context", f"{said}: {n_read} tokens, trained up to {context}.")
-    return Finding("RoPE base or scaling", f"{said}, within the context of training.")
+    return Finding(
+        "within the context", f"{said}: RoPE base or scaling, a window, or it never learned more."
+    )
 
 
 def why_it_repeats(model: Model, prompt_ids: Sequence[int], params: SamplingParams) -> Finding:
@@ -88,6 +100,7 @@ def why_it_repeats(model: Model, prompt_ids: Sequence[int], params: SamplingPara
     Shapes: prompt_ids: at least one id
     Raises: ValueError as `generate`.
     """
+    params = replace(params, seed=params.seed or 0)  # the same draws with and without the cache
     period = loop_period(generate(model, prompt_ids, params).ids)
     if period == 0:
         return Finding(HEALTHY, f"The last of {params.max_tokens} tokens repeat nothing.")
@@ -96,13 +109,15 @@ def why_it_repeats(model: Model, prompt_ids: Sequence[int], params: SamplingPara
         return Finding("prompt", f"{said}, and the prompt in one of {own}.")
     if loop_period(generate(model, prompt_ids, params, use_cache=False).ids) == 0:
         return Finding("cache", f"{said}; without the cache it does not.")
-    drawn = SamplingParams(temperature=1.0, max_tokens=params.max_tokens, seed=params.seed or 0)
-    if params.temperature == 0 and loop_period(generate(model, prompt_ids, drawn).ids) == 0:
-        return Finding("greedy choice", f"{said} at temperature 0; at 1 it does not.")
+    drawn = SamplingParams(temperature=1.0, max_tokens=params.max_tokens, seed=params.seed)
+    if params.temperature < 1 and loop_period(generate(model, prompt_ids, drawn).ids) == 0:
+        return Finding(
+            "greedy choice", f"{said} at temperature {params.temperature:g}; at 1 it does not."
+        )
     return Finding("weights", f"{said}, with and without the cache, and when tokens are drawn.")
 
 
-def loop_period(ids: Sequence[int], longest: int = 16) -> int:
+def loop_period(ids: Sequence[int], longest: int = 64) -> int:
     """Return after how many tokens the end of a text repeats, three times at least; 0 for never.
 
     >>> loop_period([5, 1, 2, 1, 2, 1, 2]), loop_period([1, 2, 3, 4, 1, 2])

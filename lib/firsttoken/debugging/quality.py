@@ -101,13 +101,18 @@ def why_the_seed_does_not_help(ask: Callable[[int], Sequence[int]], n_others: in
         same = sum(a == b for a, b in zip(alone, beside, strict=False))
         return Finding(
             "random numbers shared",
-            f"Alone it repeats; beside {n_others} others {same} of {len(alone)} tokens stay.",
+            f"Alone it repeats; beside {n_others} others {same} of {len(alone)} tokens stay. Where "
+            "temperature 0 differs, too, it is rounding.",
         )
     return Finding(HEALTHY, f"{len(alone)} tokens, alone and beside {n_others} others.")
 
 
 def why_logprobs_differ(
-    reported: Sequence[float], logits: Array, ids: Sequence[int], params: SamplingParams
+    reported: Sequence[float],
+    logits: Array,
+    ids: Sequence[int],
+    params: SamplingParams,
+    tolerance: float = 1e-3,
 ) -> Finding:
     """Say what the reported log-probabilities of an answer are.
 
@@ -115,7 +120,7 @@ def why_logprobs_differ(
     print probabilities, or those of the token before.
 
     Shapes: reported, ids (n,), n at least 3; logits (n, V): row i is what ids[i] was chosen from
-    Units:  nats
+    Units:  nats; tolerance: what rounding may change, about 0.05 for an engine in bf16
     Raises: ValueError for other shapes.
     """
     told, logits = np.asarray(reported, np.float64), np.asarray(logits, np.float64)
@@ -132,7 +137,7 @@ def why_logprobs_differ(
         drawn_from = np.log(left)[rows, ids]
 
     def fits(values: Array, got: Array = told) -> bool:
-        return bool(np.allclose(values, got, atol=1e-3))
+        return bool(np.allclose(values, got, atol=tolerance))
 
     if fits(bare):
         return Finding(HEALTHY, f"The model's own: mean {bare.mean():.2f} nats.")
@@ -154,9 +159,10 @@ def why_fewer_bits_hurt(
     """Say why a quantised model answers otherwise: too coarse a grid, one layer, or broken codes.
 
     The measure is the Kullback-Leibler divergence per token. A model that knows no more than a
-    uniform guess was not rounded but spoilt. Else each layer is rounded alone: where one of them
-    does most of the harm, spare it or look for its outliers; where all do a little, take more bits
-    or smaller groups.
+    uniform guess was not rounded but spoilt. Else each layer is rounded alone: where all together
+    do less than a quarter of the harm, it is the embedding or the head; where one of them does most
+    of it, spare it or look for its outliers; where all do a little, take more bits or smaller
+    groups.
 
     Shapes: ids: at least 2
     Units:  tolerance in nats per token
@@ -184,6 +190,10 @@ def why_fewer_bits_hurt(
         _divergence(p, _log_p(_with_layer(model, rounded, i), ids))
         for i in range(len(model.blocks))
     ]
+    if sum(alone) < harm / 4:
+        return Finding(
+            "embedding or head", f"{harm:.2f} nats per token, all layers {sum(alone):.2f}."
+        )
     worst = int(np.argmax(alone))
     share = alone[worst] / sum(alone)
     if share > 0.5:
@@ -198,13 +208,14 @@ def why_the_adapter_does_nothing(
 ) -> Finding:
     """Say why answers with an adapter are not those of the training.
 
-    `served` are the logits of the engine that should have applied it. They are compared with the
+    `served` are the logits, or log-probabilities, of the engine that should have applied it; what
+    fits is four times nearer than the rest. They are compared with the
     base, with the adapter merged, and with the adapter merged without its factor alpha / r.
 
     Shapes: ids (n,), served (n, V)
     Raises: ValueError for other shapes.
     """
-    served = np.asarray(served)
+    served = np.asarray(served, np.float64)
     if served.shape != (len(ids), base.arch.vocab_size):
         raise ValueError(
             f"served must be logits ({len(ids)}, {base.arch.vocab_size}), got {served.shape}"
@@ -215,11 +226,15 @@ def why_the_adapter_does_nothing(
         HEALTHY: merge_adapter(base, adapter),
         "factor alpha / r left out": merge_adapter(base, bare),
     }
-    far = {name: float(np.abs(m([ids])[0] - served).max()) for name, m in models.items()}
+    told = np.log(softmax(served))  # logits and log-probabilities give the same
+    far = {
+        name: float(np.abs(np.log(softmax(m([ids])[0].astype(np.float64))) - told).max())
+        for name, m in models.items()
+    }
     nearest = min(far, key=lambda name: far[name])
-    if far[nearest] > 1e-2:
-        return Finding("another adapter", f"No model fits: the nearest is {far[nearest]:.2g} off.")
     others = min(far[name] for name in far if name != nearest)
+    if 4 * far[nearest] > others:
+        return Finding("another adapter", f"No model fits: the nearest is {far[nearest]:.2g} off.")
     return Finding(nearest, f"Within {far[nearest]:.1g}; the other models are {others:.2g} off.")
 
 

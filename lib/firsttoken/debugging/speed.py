@@ -34,7 +34,8 @@ def why_the_first_token_is_slow(
     """Say where the time to the first token went: the line, the prompt, or neither.
 
     The prompt's own time is at least that of `throughput.prefill` for what the prefix cache did
-    not have. What is left is neither: other prompts in the same steps, the tokenizer, the way.
+    not have, and real kernels need up to twice that. What is left is neither: other prompts in the
+    same steps, the tokenizer, images, the network.
 
     Units:  seconds, tokens
     Raises: ValueError for negative times, more time in the line than in all, and as `prefill`.
@@ -49,10 +50,13 @@ def why_the_first_token_is_slow(
         f"Of {format_time(ttft_s)}, {format_time(queue_s)} in the line and at least "
         f"{format_time(reading)} for {n_prompt - n_cached} tokens"
     )
+    if ttft_s - queue_s < 0.8 * reading:
+        return Finding("numbers do not fit", f"{said}: more cards, fewer bits, or a cached prefix.")
     if ttft_s <= promised_s:
         return Finding(HEALTHY, f"{said}: within {format_time(promised_s)}.")
-    rest = max(0.0, ttft_s - queue_s - reading)
-    return Finding(max((queue_s, "queue"), (reading, "prompt"), (rest, "overhead"))[1], f"{said}.")
+    prompt_s = min(2 * reading, ttft_s - queue_s)
+    rest = ttft_s - queue_s - prompt_s
+    return Finding(max((queue_s, "queue"), (prompt_s, "prompt"), (rest, "overhead"))[1], f"{said}.")
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,8 @@ def why_the_second_request_is_slow(second: SecondRequest) -> Finding:
     (preempted), begin with other tokens, so that nothing can be reused (another beginning), or
     find nothing although it begins alike (prefix not reused). And it may be the first to need some
     kernel, as the one behind a cached prefix, which is then compiled while it waits; the same
-    request is fast when it is sent once more (compiled on the way).
+    request is fast when it is sent once more (compiled on the way). Where nothing was reused,
+    sending it once more proves nothing, since it then finds its own prefix.
 
     >>> slow = SecondRequest(ttft_s=2.4, queue_s=0.1, n_prompt=2000, n_common=0, n_cached=0)
     >>> print(why_the_second_request_is_slow(slow))
@@ -187,7 +192,7 @@ def why_only_some_requests_are_slow(
         return Finding(HEALTHY, f"{said}.")
     if slow == [0]:
         return Finding("start", f"{said}: the very first.")
-    if len(slow) > 1 and set(slow) <= set(firsts):
+    if set(slow) <= set(firsts):
         return Finding("new shape", f"{said}, each the first of its shape.")
     return Finding("neither first nor new", f"{said}, and not only the first of a shape.")
 
@@ -203,23 +208,34 @@ def why_tokens_are_slow(
     kv_dtype: str = "bf16",
     promised_s: float = 0.05,
 ) -> Finding:
-    """Say what a slow step waits for: bytes of weights, bytes of the cache, or neither.
+    """Say what a slow step waits for: bytes of weights or of the cache, arithmetic, or neither.
 
-    A step cannot take less than it takes to read what it needs. Where it takes more than twice
-    that, the time goes elsewhere: launches, the host, other prompts in the same steps.
+    A step cannot take less than it takes to read what it needs, or to compute it in bf16. Where it
+    takes more than twice that, the time goes elsewhere: launches, the host, other prompts in the
+    same steps.
 
     Units:  seconds; context in tokens per sequence
     Raises: ValueError for a time that is not positive, and as `decode_step`.
     """
     check_seconds(tpot_s=tpot_s, promised_s=promised_s)
-    bound = decode_step(arch, accelerator, batch, context, dtype, kv_dtype).step_s
-    said = f"{format_time(tpot_s)} per token, {tpot_s / bound:.1f} × what its bytes take"
+    bytes_s = decode_step(arch, accelerator, batch, context, dtype, kv_dtype).step_s
+    bound = max(
+        bytes_s,
+        decode_step(
+            arch, accelerator, batch, context, dtype, kv_dtype, "roofline", compute_dtype="bf16"
+        ).step_s,
+    )
+    said = f"{format_time(tpot_s)} per token, {tpot_s / bound:.1f} × the least"
     if tpot_s < 0.8 * bound and not arch.n_experts:
-        return Finding("numbers do not fit", f"{said}: several tokens per pass, or another batch.")
+        return Finding(
+            "numbers do not fit", f"{said}: several tokens a pass, more cards, another batch."
+        )
     if tpot_s <= promised_s:
         return Finding(HEALTHY, f"{said}, within {format_time(promised_s)}.")
     if tpot_s > 2 * bound:
         return Finding("overhead", f"{said}.")
+    if bound > bytes_s:
+        return Finding("arithmetic", f"{said}: a smaller batch.")
     cache = kv_cache_bytes(arch, context, batch, kv_dtype)
     share = cache / (cache + arch.n_params * bytes_per_element(dtype))
     kind = "cache" if share > 0.5 else "weights"
@@ -259,14 +275,15 @@ def why_the_stream_has_gaps(stream: Stream, factor: float = 3.0) -> Finding:
     """Say what happened during the longest gap of a stream.
 
     Its own preemption; a prompt of others that was read in the same step; or nothing that the
-    engine knows of, so that the host or the way is to be looked at. A gap up to `factor` times the
-    usual one is none.
+    engine knows of, so that the host or the network is to be looked at. A gap up to `factor` times
+    the usual one is none. Whether so few tokens of a prompt take so long, `prefill` tells.
 
     Units:  factor in typical gaps
     """
     times = np.asarray(stream.token_times_s, float)
     gaps = np.diff(times)
-    at, typical = int(gaps.argmax()), float(np.median(gaps))
+    # Tokens of one clump, as speculation makes them, have no gap between them.
+    at, typical = int(gaps.argmax()), float(np.median(gaps[gaps > 0] if gaps.any() else gaps))
     start, end = times[at], times[at + 1]
     said = f"The longest gap is {format_time(gaps[at])}, the usual one {format_time(typical)}"
     if gaps[at] <= factor * typical:
@@ -282,8 +299,9 @@ def why_the_stream_has_gaps(stream: Stream, factor: float = 3.0) -> Finding:
 def why_p99_is_high(traces: Sequence[RequestTrace], factor: float = 4.0) -> Finding:
     """Say what the slowest hundredth of requests have in common.
 
-    They may be so few that the number means little; have much to write; have waited in the line; or
-    have been held up while they wrote. The typical request is the one in the middle.
+    They may be so few that the number means little; have much to write, or much to read; have
+    waited in the line; or have been held up while they wrote. The typical request is the one in the
+    middle. More than `factor` / 2 times its tokens is much.
 
     Raises: ValueError for no traces.
     """
@@ -304,8 +322,13 @@ def why_p99_is_high(traces: Sequence[RequestTrace], factor: float = 4.0) -> Find
     waited = float(np.mean([t.ttft / t.e2e for t in slow]))
     stalled = float(np.mean([max(t.itl, default=0.0) / t.e2e for t in slow]))
     longer = float(np.mean([t.n_output for t in slow])) / typical
-    if longer > factor / 2:
+    if longer > factor / 2 and waited < 0.5:
         return Finding("long answers", f"{said}; the slowest write {longer:.1f} × as much.")
+    usual, read = (float(np.median([t.n_prompt for t in group])) for group in (traces, slow))
+    if waited > stalled and read > factor / 2 * usual:
+        return Finding(
+            "long prompts", f"{said}; the slowest read {read:,.0f} tokens, not {usual:,.0f}."
+        )
     if waited > stalled:
         return Finding("queue", f"{said}; {100 * waited:.0f} % of it before the first token.")
     return Finding("stalls", f"{said}; one gap is {100 * stalled:.0f} % of it.")
@@ -319,7 +342,8 @@ def why_speculation_is_slower(
     Asked of each in turn: were it ideal, would speculation pay? Fewer guesses; checks for free, as
     in a small batch; a draft for free. If none of them helps, too few guesses are kept.
 
-    Units:  alpha: share of guesses kept; cost_ratio and verify_cost in steps of the target
+    Units:  alpha: chance that a guess is kept if all before it were, more than the share of all
+            guesses that are kept; cost_ratio and verify_cost in steps of the target
     Raises: ValueError as `speedup`.
 
     >>> why_speculation_is_slower(alpha=0.7, gamma=4, cost_ratio=0.1, verify_cost=3.5).cause
@@ -367,7 +391,7 @@ def why_the_prefix_cache_never_hits(
     could = sum(n // block_size * block_size for n in common)
     said = f"{sum(n_cached[1:])} of {sum(map(len, prompts[1:]))} tokens were found"
     if could and 2 * sum(n_cached[1:]) >= could:
-        return Finding(HEALTHY, f"{said}, {could} could be.")
+        return Finding(HEALTHY, f"{said}, {could} could be: no more is common.")
     if max(common) < 2:
         return Finding("another beginning", f"{said}: no two prompts begin alike.")
     if could == 0:

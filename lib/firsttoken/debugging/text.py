@@ -9,7 +9,7 @@ from firsttoken.continuation import Generation
 from firsttoken.debugging.finding import HEALTHY, Finding
 from firsttoken.tokenizer import Tokenizer
 
-_MARK = re.compile(r"<\|[^|<>]+\|>|</?s>|\[/?INST\]")
+_MARK = re.compile(r"<[|｜][^|｜<>]+[|｜]>")  # DeepSeek's have a wide bar
 
 
 def why_the_prompt_is_off(
@@ -71,8 +71,9 @@ def why_it_never_stops(
     if early:
         at = ids.index(early[0]) + 1
         return Finding("end ignored", f"Token {at} of {len(ids)} was an end; it went on.")
+    limited = answer.finish_reason in ("length", "context")
     unknown = [i for i in ids if tokenizer.token_bytes(i) == b"" and i not in eos_ids]
-    if unknown:
+    if limited and unknown:
         return Finding(
             "end unknown",
             f"Special token {unknown[0]} came at {ids.index(unknown[0]) + 1} of {len(ids)} and is "
@@ -83,7 +84,7 @@ def why_it_never_stops(
     if missed:
         after = len(text) - text.index(missed[0]) - len(missed[0])
         return Finding("stop string missed", f"{missed[0]!r} came, and {after} characters more.")
-    if answer.finish_reason in ("length", "context"):
+    if limited:
         return Finding("no end said", f"{len(ids)} tokens hold no end: the limit ended the text.")
     return Finding(HEALTHY, f"It ended by {answer.finish_reason!r} after {len(ids)} tokens.")
 
@@ -107,14 +108,15 @@ def why_json_is_cut_off(answer: Generation, budget: int) -> Finding:
     except ValueError as error:
         wrong = str(error)
     n_blank = len(text) - len(text.rstrip())
-    if answer.finish_reason in ("length", "context"):
+    begun = text.lstrip().startswith(("{", "[")) and "Extra data" not in wrong
+    if answer.finish_reason in ("length", "context") and (begun or not text.strip()):
         if 2 * n_blank > len(text):
             return Finding("blanks", f"{n_blank} of {len(text)} characters are blanks at the end.")
         reason = "max_tokens" if answer.finish_reason == "length" else "context"
         return Finding(reason, f"All {n} tokens were used, and the text ends in {text[-12:]!r}.")
     if answer.finish_reason == "stop":
         return Finding("stop string inside", f"A stop string ended it behind {text[-12:]!r}.")
-    return Finding("not held to JSON", f"It ended by itself and is none: {wrong}.")
+    return Finding("not held to JSON", f"More tokens would not mend it: {wrong}.")
 
 
 def why_characters_break(
@@ -122,12 +124,15 @@ def why_characters_break(
 ) -> Finding:
     """Say where the � in a stream comes from; `pieces` are what a client was sent for the ids.
 
-    A character may be split between tokens. Decoded one by one, both halves are broken. A limit
-    may cut an answer inside a character. And a model may write bytes that are no character.
+    A character may be split between tokens, or between the pieces that a network brings. Decoded
+    one by one, both halves are broken. A client may take the bytes for Latin-1. A limit may cut an
+    answer inside a character. And a model may write bytes that are no character.
     """
     whole, shown = tokenizer.decode(ids), "".join(pieces)
     mark = "\N{REPLACEMENT CHARACTER}"
     n = shown.count(mark)
+    if shown != whole and shown.encode("latin-1", "ignore").decode("utf-8", "ignore") == whole:
+        return Finding("read as Latin-1", f"{len(whole)} characters came as {len(shown)}.")
     if n == 0:
         return Finding(HEALTHY, f"{len(shown)} characters, none of them broken.")
     if n > whole.count(mark):
@@ -147,11 +152,17 @@ def why_the_stop_string_shows(pieces: Sequence[str], text: str, stop: str) -> Fi
 
     `pieces` are what was streamed, `text` is the whole answer as it counts. Where a stream holds
     nothing back, it has sent the beginning of the stop string before it could know.
+
+    Raises: ValueError for pieces that do not begin with the text.
     """
     shown = "".join(pieces)
     if stop in text:
         return Finding(
             "part of the answer", f"The answer itself holds {stop!r}: it is not cut there."
+        )
+    if not shown.startswith(text):
+        raise ValueError(
+            f"pieces must begin with text, {text[-12:]!r} at its end; got {shown[-12:]!r}"
         )
     if shown != text:
         extra = shown[len(text) :]
@@ -164,7 +175,8 @@ def why_foreign_text(
 ) -> Finding:
     """Say whether a prefix cache handed out keys of another text.
 
-    `n_cached` is how many tokens of the prompt were found after `earlier` had been read. Keys
+    `n_cached` is how many tokens of the prompt were found after `earlier`, and nothing else, had
+    been read: on a busy engine any other request may have left them. Keys
     depend on all that stands before them, and on the adapter: at most the common beginning may be
     found, and nothing under another adapter.
 
