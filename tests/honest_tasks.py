@@ -795,7 +795,7 @@ def sessions(free_bytes, token_bytes, n_shared, n_own, sharing):
     },
     "sampling": {
         "order-solution": """\
-def law_in_order(logits, steps):
+def distribution_in_order(logits, steps):
     for name, value in steps:
         if name == "temperature":
             logits = apply_temperature(logits, value)

@@ -205,6 +205,10 @@ class Local(Exception):
     def __init__(self, what, why):
         super().__init__(f"{what}: {why}")
 
+    # Python's own does the same, but a package that another test imports (tblib) mends that.
+    def __reduce__(self):
+        return type(self), self.args
+
 
 @pytest.mark.parametrize(
     ("error", "same"),
@@ -280,12 +284,13 @@ def test_a_command_that_cannot_travel_is_the_callers_error():
         flight = await front.submit([Ask([5], GREEDY)], 0.0)
         assert [news async for batch in flight.batches() for news in batch]
         assert front.stats.usage.used == 0 and front.stats.submitted == 2
-        waiting = await front.submit([Ask([5], replace(GREEDY, max_tokens=400))], 0.0)
+        endless = Ask([5], replace(GREEDY, max_tokens=400), ignore_eos=True)
+        waiting = await front.submit([endless], 0.0)
         await front.close()
         with pytest.raises(EngineDown, match="stops"):
             _ = [news async for news in waiting.batches()]
 
-    with engine_thread(partial(make_engine, ExactModel())) as connection:
+    with engine_thread(partial(make_engine, ExactModel(SLOW_S))) as connection:
         asyncio.run(main(connection))
 
 
@@ -295,7 +300,8 @@ def test_who_leaves_before_the_answer_to_a_submit_is_dropped():
     async def main(connection):
         front = EngineClient(connection)
         await front.start()
-        long = [Ask([5], replace(GREEDY, max_tokens=400), 4, stream=True)]
+        endless = replace(GREEDY, max_tokens=400)
+        long = [Ask([5], endless, 4, ignore_eos=True, stream=True)]
         for with_its_answer in (False, False, True):
             task = asyncio.ensure_future(front.submit(long, 0.0))
             await asyncio.sleep(0)
@@ -310,5 +316,5 @@ def test_who_leaves_before_the_answer_to_a_submit_is_dropped():
         assert front.healthy and front.stats.aborted == 12 and front.stats.finished == 1
         await front.close()
 
-    with engine_thread(partial(make_engine, ExactModel())) as connection:
+    with engine_thread(partial(make_engine, ExactModel(SLOW_S))) as connection:
         asyncio.run(main(connection))
