@@ -6,8 +6,6 @@
 Every sequence has one new query. Its blocks lie in random order in a pool that is twice as large
 as needed. The programs run in turn, many times; what counts is the ratio of their fastest runs
 within this one run, since a busy machine stretches the others.
-
-paging_amd-epyc.json is what the same program wrote on another machine.
 """
 
 import argparse

@@ -83,7 +83,7 @@ def main() -> None:
     seconds = {name: [] for name in settings()}
     n_steps = {}
     for _ in tqdm(range(ROUNDS), desc="rounds"):
-        for name, options in settings().items():
+        for name, policy in settings().items():
             steps = []
 
             def counted(prefills, decodes, steps=steps):
@@ -91,7 +91,7 @@ def main() -> None:
                 return step_s(prefills, decodes)
 
             start = time.perf_counter()
-            simulate(requests, cost=counted, max_batch=MAX_BATCH, **options())
+            simulate(requests, cost=counted, max_batch=MAX_BATCH, **policy())
             seconds[name].append(time.perf_counter() - start)
             n_steps[name] = len(steps)
     speed = {name: N_REQUESTS / float(np.median(s)) for name, s in seconds.items()}

@@ -9,10 +9,6 @@ text, in turn, several times. A speed-up is the median time of the faster plain 
 the candidate, within this one run; its quartiles are those of the ratios of neighbouring runs.
 Then the passes inside the loops are timed one by one: what a step of the draft and a check of
 γ + 1 tokens cost, in steps of the plain loop.
-
-speculative_amd-epyc.json is what the same program wrote on another machine, and
-speculative_amd-epyc_earlier.json there before the model multiplied a few rows one by one.
-speculative.json is older than that change, too.
 """
 
 import argparse

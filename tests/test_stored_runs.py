@@ -11,32 +11,6 @@ from firsttoken.provenance import code_digest
 
 ROOT = Path(__file__).parents[1]
 STORED = {path.stem: path for path in sorted((ROOT / "data" / "measured").glob("*.json"))}
-# Runs from before digests were stored. Of each, every measured file has changed since. They are
-# to be taken anew with the chapters that show them; no name may be added.
-STALE = frozenset(
-    {
-        "backends",
-        "decode_amd-epyc-2-threads",
-        "engine_intel-r-xeon-r-processor",
-        "paging",
-        "paging_amd-epyc",
-        "sampler",
-        "search",
-        "simulator",
-        "speculative",
-        "speculative_amd-epyc",
-        "speculative_amd-epyc_earlier",
-    }
-)
-# Chapters that show one of them. Both lists only get shorter.
-SHOW_STALE = {
-    "03_roofline",
-    "05_throughput",
-    "11_sampling",
-    "12_speculative",
-    "14_batching",
-    "15_paging",
-}
 # What decides no number of a run: names, places, tables that only grow, what a run starts from.
 BESIDE = {"architectures", "hardware", "live", "paths", "provenance", "tokenizer"}
 
@@ -87,21 +61,8 @@ def changed(report: dict, now: dict[str, str]) -> set[str]:
 def test_no_stored_run_is_older_than_the_code_it_measures(stem):
     files = measured_files(program(stem))
     since = changed(json.loads(STORED[stem].read_text("utf-8")), code_digest(files))
-    if stem in STALE:
-        assert since, f"{stem} was measured with the code as it is: take it off STALE"
-    else:
-        run = program(stem).relative_to(ROOT)
-        assert not since, f"{stem} is older than {sorted(since)}: run {run} again"
-
-
-def test_no_other_chapter_shows_a_stale_run():
-    assert STORED.keys() >= STALE
-    chapters = {path.stem: path.read_text("utf-8") for path in ROOT.glob("notebooks/*.ipynb")}
-    shown = {
-        chapter: {stem for stem in STALE if f"measured/{stem}.json" in text}
-        for chapter, text in chapters.items()
-    }
-    assert {chapter for chapter, stems in shown.items() if stems} == SHOW_STALE
+    run = program(stem).relative_to(ROOT)
+    assert not since, f"{stem} is older than {sorted(since)}: run {run} again"
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
