@@ -1,7 +1,7 @@
 # First Token. `make` alone lists what there is to do.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help lab chapter new-chapter test test-hub root book pdf serve api assignments example collect grade formgrader review similarity bench check clean
+.PHONY: help lab chapter new-chapter test test-hub root book pdf serve api assignments example collect grade formgrader review similarity bench mutants check clean
 
 PORT ?= 8000
 CHAPTER ?=
@@ -12,6 +12,8 @@ FILES ?=
 TOPIC ?=
 WORKSHEET ?=
 FILE_TIMES ?=
+MODULE ?=
+TENTH ?=
 # The versions to install; empty: the newest that pyproject.toml allows.
 CONSTRAINTS ?= constraints.txt
 # What each part of the work needs beside the library. Reading needs the first line alone; who only
@@ -139,6 +141,9 @@ similarity: .venv/classroom ## show similar code of different students (COURSE=~
 
 bench: .venv/test ## compare speed with other programs (minutes; wants a quiet machine)
 	@for program in benchmarks/*.py; do echo "Running $$program."; PYTHONPATH=tests $(PY) $$program || exit 1; done
+
+mutants: .venv/test ## try whether the tests find small mistakes (MODULE=paging; without one: the table)
+	@$(PY) tests/mutants.py $(MODULE) $(TENTH:%=--tenth %)
 
 check: .venv/test .venv/book ## what CI runs: linters, tests, site, real browsers
 	@echo "Checking style."

@@ -390,14 +390,18 @@ def ci_complaints(workflow: dict) -> list[str]:
 
 
 def weekly_complaints(workflow: dict) -> list[str]:
-    """Return what breaks the rules of weekly.yml: a schedule, no pins, the same checks."""
-    complaints, job = [], workflow["jobs"]["newest"]
+    """Return what breaks the rules of weekly.yml: when, no pins, old and new, the same checks."""
+    complaints, job = [], workflow["jobs"]["dependencies"]
     if set(workflow[True]) != {"schedule", "workflow_dispatch"}:
         complaints.append(f"runs on {set(workflow[True])}")
     if job.get("env", {}).get("CONSTRAINTS") != "":
         complaints.append("the pins hold")
+    tried = {(each["resolution"], each["python"]) for each in job["strategy"]["matrix"]["include"]}
+    needed = {("lowest-direct", "3.11"), ("highest", "3.11"), ("highest", "3.13")}
+    if job["env"].get("UV_RESOLUTION") != "${{ matrix.resolution }}" or not needed <= tried:
+        complaints.append("the oldest or the newest versions are not tried")
     if [step["run"] for step in job["steps"] if "run" in step] != [".ci/run"]:
-        complaints.append("newest does not run exactly .ci/run")
+        complaints.append("dependencies does not run exactly .ci/run")
     return complaints
 
 
@@ -456,7 +460,7 @@ def change(*path, value=None):
         (
             "weekly.yml",
             workflow_complaints,
-            change("jobs", "newest", "permissions", value=WRITE["report"]),
+            change("jobs", "dependencies", "permissions", value=WRITE["report"]),
         ),
         ("ci.yml", ci_complaints, change(True, "pull_request_target", value={})),
         ("ci.yml", ci_complaints, change("jobs", "check", "steps", 2, "run", value="make test")),
@@ -464,17 +468,23 @@ def change(*path, value=None):
         ("ci.yml", ci_complaints, change("jobs", "site", "needs")),
         ("ci.yml", ci_complaints, change("jobs", "site", "if")),
         ("weekly.yml", weekly_complaints, change(True, "schedule")),
-        ("weekly.yml", weekly_complaints, change(True, "push", value={"branches": ["main"]})),
-        ("weekly.yml", weekly_complaints, change("jobs", "newest", "env", "CONSTRAINTS")),
         (
             "weekly.yml",
             weekly_complaints,
-            change("jobs", "newest", "env", "CONSTRAINTS", value="constraints.txt"),
+            change("jobs", "dependencies", "strategy", "matrix", "include", 0),
+        ),
+        ("weekly.yml", weekly_complaints, change("jobs", "dependencies", "env", "UV_RESOLUTION")),
+        ("weekly.yml", weekly_complaints, change(True, "push", value={"branches": ["main"]})),
+        ("weekly.yml", weekly_complaints, change("jobs", "dependencies", "env", "CONSTRAINTS")),
+        (
+            "weekly.yml",
+            weekly_complaints,
+            change("jobs", "dependencies", "env", "CONSTRAINTS", value="constraints.txt"),
         ),
         (
             "weekly.yml",
             weekly_complaints,
-            change("jobs", "newest", "steps", 2, "run", value="make test"),
+            change("jobs", "dependencies", "steps", 2, "run", value="make test"),
         ),
     ],
 )
@@ -497,7 +507,8 @@ def test_workflow_rules_reject(name, rule, mutate):
 def test_the_weekly_report_makes_no_noise(tmp_path, result, open_issue, versions, done):
     """Its script, run with a stand-in for gh that notes what it is asked to do."""
     if versions:
-        (tmp_path / "versions.txt").write_text(versions)
+        (tmp_path / "versions-newest-3.14").mkdir()
+        (tmp_path / "versions-newest-3.14" / "versions.txt").write_text(versions)
     job = workflows()["weekly.yml"]["jobs"]["report"]
     made = run_script(job, tmp_path, open_issue, RESULT=result)
     assert len(made) == len(done)
@@ -505,7 +516,7 @@ def test_the_weekly_report_makes_no_noise(tmp_path, result, open_issue, versions
     if result == "failure":
         report = (tmp_path / "report.md").read_text()
         assert "https://localhost/run/1" in report
-        assert (versions or "the installation failed") in report
+        assert (versions or "Nothing could be installed.") in report
 
 
 def test_wheel_carries_what_the_chapters_read(tmp_path):
