@@ -8,18 +8,21 @@ survive a fork.
 
 import faulthandler
 import importlib
+import itertools
 import json
 import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FunctionType, ModuleType, NoneType
 from typing import Any
 
 import joblib
+import numpy as np
 import tqdm
 from IPython.core.interactiveshell import InteractiveShell
+from matplotlib.axes import Axes
 from traitlets.config import Config
 
 from firsttoken.llama import Llama
@@ -39,7 +42,9 @@ class Reader:
         self.shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
         self.figures: list[tuple[str, Any]] = []
         self.cell = ""
-        importlib.import_module("firsttoken.explore").display = self._keep
+        explore = importlib.import_module("firsttoken.explore")
+        explore.display = self._keep
+        explore._Stage.drawing = never_empty(explore._Stage.drawing)
 
     def _keep(self, box: Any, _face: Any) -> None:
         self.figures.append((self.cell, box))
@@ -69,21 +74,51 @@ class Reader:
         }
 
     def move_sliders(self, everywhere: bool) -> None:
-        """Move each slider, since a later cell may have taken a name of its figure's."""
+        """Move each slider, since a later cell may have taken a name of its figure's.
+
+        Everywhere: each through all of its values, then all of them to every corner.
+        """
         for cell, box in self.figures:
             *rows, picture = box.children
             self._must_show(cell, picture, "as it was shown")
-            for row in rows:
-                slider = row.children[-1] if hasattr(row, "children") else row
-                start, n = slider.index, len(slider.options)
-                for index in range(n) if everywhere else (0, n - 1):
-                    slider.index = index
-                    self._must_show(cell, picture, f"{slider.description} {slider.label}")
-                slider.index = start
+            sliders = [row.children[-1] if hasattr(row, "children") else row for row in rows]
+            starts = [slider.index for slider in sliders]
+            lasts = [len(slider.options) - 1 for slider in sliders]
+            for k, last in enumerate(lasts):
+                for index in range(last + 1) if everywhere else (0, last):
+                    self._move(cell, picture, sliders, [*starts[:k], index, *starts[k + 1 :]])
+            for corner in itertools.product(*((0, last) for last in lasts)) if everywhere else ():
+                self._move(cell, picture, sliders, corner)
+            self._move(cell, picture, sliders, starts)
+
+    def _move(self, cell: str, picture: Any, sliders: list, indices: Sequence[int]) -> None:
+        for slider, index in zip(sliders, indices, strict=True):
+            slider.index = index
+        self._must_show(cell, picture, ", ".join(f"{s.description} {s.label}" for s in sliders))
 
     def _must_show(self, cell: str, picture: Any, where: str) -> None:
         if "ft-error" in picture.value:
             raise CellError(f"{cell}: {where}: {picture.value}")
+
+
+def never_empty(drawing: Callable) -> Callable:
+    """Return the drawing of a frame that complains of a frame whose axes hold nothing."""
+
+    def checked(stage: Any, indices: tuple[int, ...]) -> str:
+        drawn = drawing(stage, indices)
+        empty = [k for k, ax in enumerate(stage._figure.axes) if ax.axison and not holds(ax)]
+        if empty:
+            raise ValueError(f"nothing is drawn on axes {empty}")
+        return drawn
+
+    return checked
+
+
+def holds(ax: Axes) -> bool:
+    """Return whether something drawn lies within the axes."""
+    drawn = [*ax.lines, *ax.patches, *ax.collections, *ax.images, *ax.texts]
+    boxes = [artist.get_window_extent() for artist in drawn if artist.get_visible()]
+    return any(np.isfinite(box.extents).all() and ax.bbox.overlaps(box) for box in boxes)
 
 
 class CellError(Exception):

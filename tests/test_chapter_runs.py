@@ -133,6 +133,22 @@ def test_a_slider_that_a_later_cell_breaks_is_found(tmp_path, later, found):
     assert ("Error" in "".join(complaints)) == found == bool(complaints)
 
 
+BEYOND = """
+from firsttoken.explore import explore
+def draw(ax, a, b):
+    ax.plot([0, 1], [a * b, a * b])
+    ax.set(xlim=(0, 1), ylim=(0, top))
+explore(draw, alt='A line', a=[1, 2, 3], b=[1, 2, 3])
+"""
+
+
+@pytest.mark.parametrize(("top", "found"), [(10, False), (8, True)])
+def test_an_axis_that_is_empty_in_a_corner_is_found(tmp_path, top, found):
+    """Each slider alone shows the line: 3 · 1 lies below 8. Both at their ends do not."""
+    complaints = run_chapter(small_chapter(f"top = {top}", BEYOND), tmp_path).complaints
+    assert ("nothing is drawn" in "".join(complaints)) == found == bool(complaints)
+
+
 def test_an_edit_that_breaks_a_cell_below_is_found(tmp_path):
     """Each edit is made alone, and the chapter itself goes on as it was written."""
     chapter = small_chapter(
