@@ -23,6 +23,7 @@ import numpy as np
 import tqdm
 from IPython.core.interactiveshell import InteractiveShell
 from matplotlib.axes import Axes
+from matplotlib.collections import Collection
 from traitlets.config import Config
 
 from firsttoken.llama import Llama
@@ -117,7 +118,13 @@ def never_empty(drawing: Callable) -> Callable:
 def holds(ax: Axes) -> bool:
     """Return whether something drawn lies within the axes."""
     drawn = [*ax.lines, *ax.patches, *ax.collections, *ax.images, *ax.texts]
-    boxes = [artist.get_window_extent() for artist in drawn if artist.get_visible()]
+    boxes = [
+        ax.transData.transform_bbox(artist.get_datalim(ax.transData))
+        if isinstance(artist, Collection)  # it does not know its extent
+        else artist.get_window_extent()
+        for artist in drawn
+        if artist.get_visible()
+    ]
     return any(np.isfinite(box.extents).all() and ax.bbox.overlaps(box) for box in boxes)
 
 
