@@ -1,6 +1,7 @@
 """The built site's sliders, menus and quizzes, moved by key, mouse and touch."""
 
 import gzip
+import itertools
 import json
 import re
 import statistics
@@ -250,3 +251,48 @@ def test_slider_figures_are_light(address, path, record_property):
         shown = ", ".join(f"{weight / 1000:.0f} KB" for weight in weights)
         record_property("measured", f"{path}: slider figures after gzip: {shown}")
     assert all(weight <= MAX_FIGURE_BYTES for weight in weights), weights
+
+
+# Boxes of text in the drawing, in CSS pixels. A box is taller than its letters, so two may share a
+# quarter of their height. A turned text has a box far larger than itself: only upright ones count.
+CROWDED = """figure => {
+    const svg = figure.querySelector("svg.ft-figure");
+    const frame = (svg.closest("[tabindex]") ?? svg).parentElement.getBoundingClientRect();
+    const texts = [...svg.querySelectorAll("text")]
+        .filter(text => text.textContent.trim())
+        .map(text => ({said: text.textContent.trim(), box: text.getBoundingClientRect()}));
+    const wrong = texts.filter(({box}) => box.left < frame.left - 1 || box.right > frame.right + 1)
+        .map(({said}) => `cut off: ${said}`);
+    texts.forEach((a, i) => texts.slice(i + 1).forEach(b => {
+        const width = Math.min(a.box.right, b.box.right) - Math.max(a.box.left, b.box.left);
+        const height = Math.min(a.box.bottom, b.box.bottom) - Math.max(a.box.top, b.box.top);
+        if (width > 2 && height > Math.min(a.box.height, b.box.height) / 4)
+            wrong.push(`on each other: ${a.said} | ${b.said}`);
+    }));
+    return wrong;
+}"""
+
+
+def move_to(control: Locator, last: bool) -> None:
+    """Move a slider or a menu to its first or its last value."""
+    if control.locator("select").count():
+        options = control.locator("select option").count()
+        control.locator("select").select_option(index=options - 1 if last else 0)
+    else:
+        control.locator(".noUi-handle").press("End" if last else "Home")
+
+
+@pytest.mark.parametrize("path", pages_with("ft-explore"))
+def test_no_corner_is_crowded(browser, address, path):
+    """With each control at either end, no text is cut off or lies on another."""
+    wrong = []
+    with Visit(browser, address) as visit:
+        page = visit.open(path)
+        for figure in page.locator(".ft-explore").all():
+            moved = controls(figure)
+            for ends in itertools.product((False, True), repeat=len(moved)):
+                for control, last in zip(moved, ends, strict=True):
+                    move_to(control, last)
+                frame(figure)
+                wrong += [f"{shown_values(figure)}: {each}" for each in figure.evaluate(CROWDED)]
+    assert wrong == []
