@@ -139,8 +139,11 @@ similarity: .venv/classroom ## show similar code of different students (COURSE=~
 	@[ -n "$(COURSE)" ] || $(call fail,name the folder of the course: make similarity COURSE=~/course)
 	@$(PY) classroom/similarity.py "$(COURSE)"
 
-bench: .venv/test ## compare speed with other programs (minutes; wants a quiet machine)
-	@for program in benchmarks/*.py; do echo "Running $$program."; PYTHONPATH=tests $(PY) $$program || exit 1; done
+bench: .venv/test ## compare speed with other programs (an hour; wants a quiet machine)
+	@for program in benchmarks/*.py scripts/measure_engine.py; do \
+		echo "Running $$program."; PYTHONPATH=tests $(PY) $$program || exit 1; \
+	done
+	@$(PY) scripts/report_benchmarks.py
 
 mutants: .venv/test ## try whether the tests find small mistakes (MODULE=paging; without one: the table)
 	@$(PY) tests/mutants.py $(MODULE) $(TENTH:%=--tenth %)

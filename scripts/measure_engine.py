@@ -1,6 +1,6 @@
 """Run the engine on the shipped model, beside the simulator and beside each request alone.
 
-    python scripts/measure_engine.py            # data/measured/engine_<machine>.json, ~4 minutes
+    python scripts/measure_engine.py            # writes data/measured/engine.json, ~4 minutes
     python scripts/measure_engine.py --quick    # a few requests, prints only
 
 Three questions. How well does the simulator, given the cost of a step, predict the latencies of
@@ -36,7 +36,7 @@ from firsttoken.llama import load_model
 from firsttoken.metrics import RequestTrace, summarize
 from firsttoken.paging import BlockPool
 from firsttoken.paths import data_path
-from firsttoken.provenance import code_digest, commit, in_file_name, processor
+from firsttoken.provenance import code_digest, commit, processor
 from firsttoken.sampling import SamplingParams, softmax
 from firsttoken.tokenizer import tokenizer
 
@@ -355,7 +355,7 @@ def main() -> None:
         "size": asdict(size),
         "busy": busy,
     }
-    path = options.out or ROOT / "data" / "measured" / f"engine_{in_file_name(machine)}.json"
+    path = options.out or ROOT / "data" / "measured" / "engine.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n")
     print("written:", path)

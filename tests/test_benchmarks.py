@@ -71,6 +71,18 @@ def test_a_benchmark_s_result_is_stored_under_its_name(path):
     assert f'data_path("measured/{path.stem}.json")' in path.read_text("utf-8")
 
 
+def test_the_report_is_that_of_the_stored_runs():
+    """Of all programs in benchmarks/, and no line without a number."""
+    spec = importlib.util.spec_from_file_location("report", ROOT / "scripts/report_benchmarks.py")
+    report = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(report)
+    text = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
+    assert text == report.report(), "run `python scripts/report_benchmarks.py`"
+    source = Path(report.__file__).read_text("utf-8")
+    assert [path.stem for path in PROGRAMS if f'stored("{path.stem}")' not in source] == []
+    assert all(re.search(r"\d", row[2]) and row[3] for row in report.rows())
+
+
 @pytest.mark.parametrize("program", [program for program, _ in SWITCHES.values()])
 def test_the_programs_know_what_the_switches_ask_for(program):
     done = subprocess.run(

@@ -107,6 +107,19 @@ def test_site_has_every_frame_and_each_is_the_live_one(run):
     assert len({re.search('viewBox="[^"]*"', html)[0] for html in found.values()}) == 1
 
 
+def test_without_a_script_the_site_shows_the_first_frame(monkeypatch):
+    """A reader's notebook gets no second copy of it."""
+    shown = []
+    monkeypatch.setattr(module, "display", lambda box, face: shown.append((box, face.data)))
+    for site in ("0", "1"):
+        monkeypatch.setenv("FIRSTTOKEN_SITE", site)
+        module.explore(draw, alt=ALT, slope=[1, 2, 5], word=["a", "b"], initial={"word": "b"})
+    (_, live), (box, face) = shown
+    assert "<noscript>" not in live
+    first = dict(frames(box.children[-1]))[(0, 1)]
+    assert face.endswith(f"<noscript>{first}</noscript>")
+
+
 @pytest.mark.parametrize("site", [False, True])
 def test_the_last_frame_is_not_cropped(run, site):
     """Its text reaches further than that of all others, and the box of the figure holds it."""

@@ -63,7 +63,7 @@ def test_the_file_gives_back_what_was_asked_and_found(run, tmp_path):
     run(core_share=0.99, stubs=False)
     (path,) = written(tmp_path)
     report = json.loads(path.read_text())
-    assert path.stem.startswith("engine_") and report["provenance"]["busy"] == ""
+    assert path.stem == "engine" and report["provenance"]["busy"] == ""
     assert report["provenance"]["measured_code"] == measure_engine.MEASURED_CODE
     for name, found in report["settings"].items():
         assert MeasuredCost(**found["cost"]) == COST

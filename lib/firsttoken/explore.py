@@ -80,7 +80,7 @@ def explore(
     rows = [_with_button(i) if c.name == play else i for c, i in zip(choices, inputs, strict=True)]
     box = widgets.VBox([*rows, picture])
     box.add_class("ft-explore")
-    display(box, HTML(_face()))
+    display(box, HTML(_face() + (_without_script(picture, choices) if on_site else "")))
 
 
 @dataclass(frozen=True)
@@ -286,6 +286,13 @@ def _prerendered(
         return stack
 
     return nest(())
+
+
+def _without_script(picture: widgets.Widget, controls: tuple[_Control, ...]) -> str:
+    """Return the first of all frames for a page whose scripts do not run: it has no sliders."""
+    for control in controls:
+        picture = picture.children[control.start]
+    return f"<noscript>{picture.value}</noscript>"
 
 
 def _face() -> str:

@@ -48,7 +48,7 @@ SERIOUS = """async () => {
     }
     for (const word of repeated) word.classList.add("ft-repeated");
     return (await axe.run(document, {preload: false})).violations
-        .filter(v => ["serious", "critical"].includes(v.impact))
+        .filter(v => ["moderate", "serious", "critical"].includes(v.impact))
         .map(v => v.id + ": " + v.nodes.map(n => n.html.slice(0, 200)).join(" | "));
 }"""
 

@@ -1,0 +1,82 @@
+"""The site where it does not stand at the top of a server, and where no script runs."""
+
+import pytest
+from playwright.sync_api import expect
+
+from browser.test_sliders import controls, frame, move_to
+from browser.visit import CHAPTERS, CONTENT, SITE, Visit, pages_with, served, settle
+
+pytestmark = pytest.mark.browser
+
+LIVE = "notebooks/01_generate.html"
+NO_SCRIPT_FROM_FILES = "could not be loaded. The page works without it"
+
+
+def move_a_slider(page) -> None:
+    figure = page.locator(".ft-explore").first
+    first = frame(figure)
+    move_to(controls(figure)[0], last=True)
+    assert frame(figure) != first
+
+
+def test_below_another_path(browser, tmp_path):
+    """Nothing asks for a file above: sliders, a live view with its model, and the search work."""
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "first token").symlink_to(SITE)
+    with served(tmp_path) as address, Visit(browser, f"{address}books/first%20token/") as visit:
+        page = visit.open(LIVE)
+        move_a_slider(page)
+        page.get_by_role("button", name="Try it: type").first.click()
+        expect(page.get_by_label("Your text").first).to_be_visible()
+        page.keyboard.press("Control+k")
+        page.keyboard.type("perplexity")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/search.html?q=perplexity*")
+        page.locator("#search-results li a[href*='glossary']").first.click()
+        expect(page).to_have_title("Glossary — First Token")
+
+
+def test_from_files(browser):
+    """Figures, formulas and quizzes work; a live view, which browsers forget there, says so."""
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto((SITE / LIVE).as_uri())
+        settle(page)
+        move_a_slider(page)
+        expect(page.locator("mjx-container").first).to_be_visible()
+        quiz = page.locator(".ft-quiz").first
+        quiz.locator("input, button").first.click()
+        view = page.locator(".ft-live").first
+        view.get_by_role("button", name="Try it: type").click()
+        expect(view).to_contain_text(NO_SCRIPT_FROM_FILES)
+        expect(view.get_by_role("img").first).to_be_visible()
+
+
+@pytest.mark.parametrize("path", CONTENT or ["none"])
+def test_without_a_script_there_is_text(browser, address, path):
+    with browser.new_context(java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto(address + path)
+        expect(page.locator("article h1").first).to_be_visible()
+        assert len(page.locator("article").inner_text().split()) > 100
+        if path in CHAPTERS:  # folded parts open without one
+            expect(page.locator("details summary").first).to_be_visible()
+
+
+@pytest.mark.parametrize("path", pages_with("ft-explore"))
+def test_without_a_script_there_is_the_first_frame(browser, address, path):
+    """As many figures as sliders would move, each with the values that it shows."""
+    with Visit(browser, address) as visit:
+        page = visit.open(path)
+        shown = [
+            figure.locator("svg.ft-figure").get_attribute("aria-label")
+            for figure in page.locator(".ft-explore").all()
+        ]
+    with browser.new_context(java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto(address + path)
+        page.locator("details").evaluate_all("all => all.forEach(each => { each.open = true; })")
+        frames = page.locator("noscript svg.ft-figure")
+        assert [each.get_attribute("aria-label") for each in frames.all()] == shown
+        for each in frames.all():
+            expect(each).to_be_visible()
