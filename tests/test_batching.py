@@ -1226,7 +1226,8 @@ def test_a_sweep_runs_unchanged_on_a_ray_cluster(tmp_path):
     command = [tmp_path / "env/bin/python", "-c", ON_RAY]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
-    assert done.stdout.endswith("equal\n"), done.stderr
+    # As it ends, Ray may say that a worker died.
+    assert "equal" in done.stdout.splitlines(), done.stderr
 
 
 # What goes in
