@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from types import FunctionType, ModuleType, NoneType
@@ -33,6 +34,7 @@ from reach import cells_to_run
 # No call changes such a value: a model and a tokenizer keep nothing of what went through them.
 CONSTANT = (ModuleType, type, FunctionType, str, bytes, int, float, NoneType, Llama, Tokenizer)
 CLAIMS = "FIRSTTOKEN_CLAIMS"
+TWICE_BELOW_S = 2.0
 
 
 class Reader:
@@ -53,6 +55,7 @@ class Reader:
     def run(self, cell: str, source: str) -> Any:
         """Return the value of a cell's last expression; an error in it is raised here."""
         self.cell = cell
+        self.figures = [figure for figure in self.figures if figure[0] != cell]
         # It ends the process even inside compiled code, and says where.
         faulthandler.dump_traceback_later(self.cell_timeout_s, exit=True)
         done = self.shell.run_cell(source)
@@ -60,6 +63,15 @@ class Reader:
         if error := done.error_before_exec or done.error_in_exec:
             raise CellError(f"{cell}: {type(error).__name__}: {error}") from error
         return done.result
+
+    def run_twice(self, cell: str, source: str) -> Any:
+        """Do as `run`, and again, as readers do who press a key once more: nothing may change.
+
+        What takes long mostly measures; to do that twice would take hours.
+        """
+        start = time.perf_counter()
+        value = self.run(cell, source)
+        return self.run(cell, source) if time.perf_counter() - start < TWICE_BELOW_S else value
 
     def constants(self) -> set[str]:
         """Return the names whose values no call can change."""
@@ -180,7 +192,7 @@ def main(request: dict) -> dict:
                     continue
                 source = step["source"].replace(edit["from"], edit["to"])
                 branch(what, lambda at=index, source=source: invited(at, source))
-            value = reader.run(step["cell"], step["source"])
+            value = reader.run_twice(step["cell"], step["source"])
             number = step["exercise"]
             if step["part"] == "check":
                 heard[number] = step, heard_from(value)
