@@ -1,6 +1,7 @@
 """roofline: costs counted from their definitions, and against torch's own FLOP counter."""
 
 import math
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -321,6 +322,27 @@ def test_latent_attention_has_the_intensity_of_many_heads_on_one():
     linear = 2 * 2000 * arch.n_matmul_params
     prefill = model_cost(arch, 1, 2000, 2000).flops - linear
     assert prefill == 60 * pairs * 128 * 2 * (192 + 128)
+    # Of what was there before, a chunk makes keys' plain 128 and values' 128 from each latent.
+    pairs, before = 1000 * 1000 + 1000 * 1001 // 2, 1000 * 512 * (128 + 128)
+    chunk = model_cost(arch, 1, 1000, 2000).flops - linear // 2
+    assert chunk == 60 * 2 * 128 * (pairs * (192 + 128) + before) and type(chunk) is int
+
+
+@pytest.mark.parametrize(
+    ("cost", "sizes"),
+    [
+        (matmul_cost, "m k n"),
+        (mlp_cost, "tokens d_model d_ff"),
+        (attention_cost, "batch t s n_heads n_kv_heads head_dim"),
+        (partial(model_cost, LLAMA_7B), "batch t s"),
+    ],
+)
+def test_every_size_is_checked(cost, sizes):
+    good = dict.fromkeys(sizes.split(), 1)
+    cost(**good)
+    for name in good:
+        with pytest.raises(ValueError, match=f"^{name} must be an integer of at least 0, got -1"):
+            cost(**good | {name: -1})
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,46 @@ def test_view_has_no_barrier(stage, name, screen):
             assert page.evaluate(SMALL) == []
 
 
+HOSTILE = {
+    "nothing": "",
+    "10,000 characters": "total += 1\n" * 910,
+    "emoji": "👩‍👩‍👧‍👦 = '🏳️‍🌈' # 🤦🏽‍♂️",
+    "right to left": "שלום = 'مرحبا بالعالم'",
+    "no width": "\0\u200b\u202e\ufeff",
+    "half a character": "\ud83d",
+    "markup": "<img src=x onerror=alert(1)></textarea><script>alert(2)</script>",
+    "one long word": "x" * 3000,
+}
+ENTER = """(view, text) => {
+    const field = view.querySelector("textarea");
+    field.value = text;
+    field.dispatchEvent(new InputEvent("input", { bubbles: true }));
+}"""
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_hostile_text_is_a_text(stage, name, text):
+    """With every slider at either end: no error, nothing too wide, and no number that is none."""
+    page = stage.open(VIEWS[name](), screen="phone")
+    page.on("dialog", lambda dialog: stage.troubles.append(f"dialog: {dialog.message}"))
+    view = start(page)
+    view.evaluate(ENTER, text)
+    for end in ("Home", "End"):
+        for slider in view.get_by_role("slider").all():
+            if slider.is_visible():
+                slider.press(end)
+        page.wait_for_timeout(400)
+        button = view.locator("button.ft-primary")
+        if button.count() and button.is_enabled():
+            button.click()
+        page.wait_for_timeout(400)
+        assert page.evaluate(WIDTH) <= SCREENS["phone"]["width"]
+        shown = view.inner_text().replace(text, "") if text else view.inner_text()
+        assert not re.search(r"NaN|undefined|Infinity|\[object", shown)
+        assert len(shown.split()) > 10
+
+
 @pytest.mark.parametrize("name", VIEWS)
 def test_still_stands_without_a_script(stage, name):
     page = stage.open(VIEWS[name](), java_script_enabled=False)
