@@ -90,6 +90,7 @@ document.addEventListener("DOMContentLoaded", () => {
 }
 
 // A formula that is wider than the page scrolls by itself; a keyboard must reach it to scroll it.
+// So must it reach wide code: the theme looks at it once, when it may be in a part still closed.
 addEventListener("load", async () => {
   await window.MathJax?.startup?.promise;
   const sizes = new ResizeObserver((changes) => {
@@ -98,7 +99,7 @@ addEventListener("load", async () => {
       if (target.scrollWidth > target.clientWidth) target.tabIndex = 0;
     }
   });
-  for (const formula of document.querySelectorAll('mjx-container[display="true"]')) {
-    sizes.observe(formula);
+  for (const wide of document.querySelectorAll('mjx-container[display="true"], article pre')) {
+    sizes.observe(wide);
   }
 });

@@ -28,6 +28,8 @@ THEMES = """<style>
 body { background: var(--pst-color-background); color: var(--pst-color-text-base);
   font: 16px/1.5 system-ui, sans-serif; margin: 1rem; }
 </style>"""
+# For who listens to a page; to the eye it takes no room.
+TITLE = '<h1 style="position: absolute; clip-path: inset(50%); margin: 0">Live views</h1>'
 OPEN = """async ({draft}) => {
     const live = await import(new URL("live.js", window.assets));
     const root = document.createElement("div");
@@ -118,7 +120,7 @@ class Stage:
         )
         (self.folder / name).write_text(
             f'<!doctype html><html lang="en" data-content_root="./"><title>t</title>{head}{THEMES}'
-            f"<body><main>{body}</main></body></html>",
+            f"<body><main>{TITLE}{body}</main></body></html>",
             "utf-8",
         )
         touch = screen == "phone"

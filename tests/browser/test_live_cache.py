@@ -125,6 +125,14 @@ def test_a_run_can_be_stopped_and_the_switch_waits_for_the_next(stage):
     assert page.locator(".ft-chart .ft-on").get_attribute("d") == ""
 
 
+def test_a_text_that_is_too_long_is_refused_in_words(stage):
+    page = started(stage, live.cache(PROMPT, max_tokens=20))
+    page.get_by_label("Your text").fill(" a" * 600)
+    page.get_by_role("button", name="Write", exact=True).click()
+    expect(page.locator("[role=status]")).to_contain_text("512")
+    expect(page.get_by_role("button", name="Write", exact=True)).to_be_enabled()
+
+
 def test_texts_that_begin_otherwise_are_not_compared(stage):
     page = started(stage, live.cache(PROMPT, max_tokens=20))
     write(page)

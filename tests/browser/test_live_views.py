@@ -110,12 +110,9 @@ def test_view_has_no_barrier(stage, name, screen):
 HOSTILE = {
     "nothing": "",
     "10,000 characters": "total += 1\n" * 910,
-    "emoji": "👩‍👩‍👧‍👦 = '🏳️‍🌈' # 🤦🏽‍♂️",
-    "right to left": "שלום = 'مرحبا بالعالم'",
-    "no width": "\0\u200b\u202e\ufeff",
-    "half a character": "\ud83d",
-    "markup": "<img src=x onerror=alert(1)></textarea><script>alert(2)</script>",
-    "one long word": "x" * 3000,
+    "a long word of markup": "</textarea><script>alert(2)</script>" * 40,
+    # Emoji of several characters, right to left, no width at all, and half a character.
+    "other scripts": "👩‍👩‍👧‍👦 = '🏳️‍🌈' # 🤦🏽‍♂️ שלום = 'مرحبا' \0\u200b\u202e\ufeff\ud83d",
 }
 ENTER = """(view, text) => {
     const field = view.querySelector("textarea");
@@ -136,11 +133,11 @@ def test_a_hostile_text_is_a_text(stage, name, text):
         for slider in view.get_by_role("slider").all():
             if slider.is_visible():
                 slider.press(end)
-        page.wait_for_timeout(400)
+        page.wait_for_timeout(300)
         button = view.locator("button.ft-primary")
         if button.count() and button.is_enabled():
             button.click()
-        page.wait_for_timeout(400)
+        page.wait_for_timeout(300)
         assert page.evaluate(WIDTH) <= SCREENS["phone"]["width"]
         shown = view.inner_text().replace(text, "") if text else view.inner_text()
         assert not re.search(r"NaN|undefined|Infinity|\[object", shown)

@@ -6,7 +6,7 @@ import re
 import nbformat
 import pytest
 
-from browser.visit import CHAPTERS, ROOT, SITE, Visit
+from browser.visit import CHAPTERS, NOTEBOOKS, ROOT, SITE, Visit
 from test_chapters import SECTIONS
 from test_plain import secrets
 
@@ -22,13 +22,13 @@ def links(text: str) -> list[str]:
     return re.findall(r"\]\(((?!\w+:)[^)\s]+)\)", re.sub(r"`[^`\n]*`", "", prose))
 
 
-def test_the_index_lists_every_chapter_and_leads_to_files(address):
+def test_the_index_lists_every_notebook_and_leads_to_files(address):
     text = INDEX.read_text("utf-8")
     assert len(text.encode()) < MAX_INDEX_BYTES
     listed = links(text)
     assert [link for link in listed if not (SITE / link).is_file()] == []
     plain = [link for link in listed if link.endswith(".html.md")]
-    assert plain == [f"{chapter}.md" for chapter in CHAPTERS]
+    assert plain == [f"{path}.md" for path in NOTEBOOKS]
     assert "TUTOR.md" in listed and "book/notation.html" in listed
 
 

@@ -196,12 +196,12 @@ def test_play_goes_on_pauses_and_begins_anew(browser, address, path):
             expect(handle).to_have_attribute("aria-valuenow", "1.0")
 
 
-@pytest.mark.parametrize("path", pages_with("ft-exercise"))
+@pytest.mark.parametrize("path", [page for page in pages_with("ft-exercise") if "B_" not in page])
 def test_quizzes_answer_in_the_page(browser, address, path):
-    """Without a kernel an answer still gets a reply."""
+    """Without a kernel an answer still gets a reply. The interview has tests of its own."""
     with Visit(browser, address) as visit:
         page = visit.open(path)
-        for quiz in page.locator(".ft-exercise:has(form)").all():
+        for quiz in page.locator(".ft-exercise:not(.ft-interview):has(form)").all():
             field = quiz.locator("input").first
             if field.get_attribute("type") in ("radio", "checkbox"):
                 field.check()

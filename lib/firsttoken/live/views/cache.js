@@ -278,7 +278,9 @@ function timeChart() {
   const path = ({ prompt, steps }, height) =>
     steps.map((ms, i) => `M${prompt.length + i} ${-Math.min(ms, height)}h0`).join("");
   const describe = (runs) => {
-    const words = Object.values(runs).map(({ kind, steps }) => {
+    const begun = Object.values(runs).filter(({ steps }) => steps.length);
+    if (!begun.length) return; // the text was refused
+    const words = begun.map(({ kind, steps }) => {
       const [early, late] = [steps.slice(0, 20), steps.slice(-20)].map((ms) => short(median(ms)));
       return `${KINDS[kind]} ${early} ms at the beginning of the text, ${late} ms at its end`;
     });
