@@ -67,7 +67,7 @@ class Reader:
     def run_twice(self, cell: str, source: str) -> Any:
         """Do as `run`, and again, as readers do who press a key once more: nothing may change.
 
-        What takes long mostly measures; to do that twice would take hours.
+        What takes long mostly measures; to do that twice would take many minutes.
         """
         start = time.perf_counter()
         value = self.run(cell, source)

@@ -201,7 +201,7 @@ def test_quizzes_answer_in_the_page(browser, address, path):
     """Without a kernel an answer still gets a reply. The interview has tests of its own."""
     with Visit(browser, address) as visit:
         page = visit.open(path)
-        for quiz in page.locator(".ft-exercise:not(.ft-interview):has(form)").all():
+        for quiz in page.locator(".ft-exercise:has(form)").all():
             field = quiz.locator("input").first
             if field.get_attribute("type") in ("radio", "checkbox"):
                 field.check()
@@ -254,7 +254,7 @@ def test_slider_figures_are_light(address, path, record_property):
 
 
 # Boxes of text in the drawing, in CSS pixels. A box is taller than its letters, so two may share a
-# quarter of their height. A turned text has a box far larger than itself: only upright ones count.
+# quarter of their height.
 CROWDED = """figure => {
     const svg = figure.querySelector("svg.ft-figure");
     const frame = (svg.closest("[tabindex]") ?? svg).parentElement.getBoundingClientRect();
