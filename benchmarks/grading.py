@@ -1,16 +1,20 @@
 """Grading a class, hostile hand-ins among it, beside nbgrader's own autograde.
 
-    python benchmarks/grading.py [--students 30] [--hostile 3] [--out FILE]
+    python benchmarks/grading.py [--students 300] [--hostile 30] [--kills 6] [--out FILE]
 
 nbgrader runs the honest hand-ins of one assignment, one after another and unprotected; make grade
 runs the same ones. Then make grade runs a class of all assignments in turn, part of it hostile:
-what sleeps, loops, forks, floods, hoards memory and files, breaks its own process or page.
+what sleeps, loops, forks, floods, hoards memory and files, breaks its own process or page. At last
+the same class is graded by a grader that is killed again and again: each time nothing of it may go
+on running, and in the end grades and gradebook must be those of the quiet run.
 """
 
 import argparse
+import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +24,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import nbformat
+import psutil
+from nbgrader.api import Gradebook
 
 from firsttoken.paths import data_path
 from firsttoken.provenance import code_digest, commit, load_average, processor
@@ -41,11 +47,13 @@ MEASURED_CODE = code_digest(
         "classroom/sandbox.py",
         "classroom/submitted.py",
         "classroom/wire.py",
-        "lib/firsttoken/assignments.py",
+        "assignments",
     ]
 )
 
 ROOT = Path(__file__).parents[1]
+GRADE = [sys.executable, str(ROOT / "classroom" / "grade.py")]
+END_S = 30  # within which all that a killed grader started must be gone
 
 COMPARED = "kv_cache"
 ANSWER = re.compile(r"^def (\w+)\(", re.M)
@@ -98,8 +106,7 @@ def write(course: Path, student: str, topic: str, notebook: nbformat.NotebookNod
 def graded_s(course: Path) -> tuple[float, list[dict]]:
     """Return the seconds that make grade takes, and its rows."""
     start = time.perf_counter()
-    program = [sys.executable, str(ROOT / "classroom" / "grade.py"), str(course)]
-    subprocess.run(program, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*GRADE, str(course)], check=True, stdout=subprocess.DEVNULL)
     seconds = time.perf_counter() - start
     rows = [json.loads(p.read_text("utf-8"))["row"] for p in course.glob("attempts/*/*/001.json")]
     return seconds, rows
@@ -110,18 +117,66 @@ def autograded_s(course: Path) -> float:
     (course / "source" / COMPARED).mkdir(parents=True)
     source = ROOT / "assignments" / COMPARED / f"{COMPARED}.ipynb"
     (course / "source" / COMPARED / source.name).write_bytes(source.read_bytes())
+    # It starts alembic by its name, which is found if this environment is on the path.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for step in ("generate_assignment", "autograde"):
         start = time.perf_counter()
         program = [sys.executable, "-m", "nbgrader", step, COMPARED, "--force"]
         program += [f"--CourseDirectory.root={course}", "--ExecutePreprocessor.timeout=120"]
-        subprocess.run(program, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            program,
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"PATH": path},
+        )
     return time.perf_counter() - start
+
+
+def sandboxed() -> list[psutil.Process]:
+    """Return the processes of this book's sandboxes, whoever started them."""
+    programs = {str(ROOT / "classroom" / name) for name in ("kernel.py", "judge.py")}
+    running = psutil.process_iter(["cmdline"])
+    return [p for p in running if programs & set(p.info["cmdline"] or ())]
+
+
+def killed_after(course: Path, n_attempts: int) -> int:
+    """Kill a grader as soon as so many attempts are stored; return how many processes it left."""
+    with subprocess.Popen([*GRADE, str(course)], stdout=subprocess.DEVNULL) as grader:
+        while len(list(course.glob("attempts/*/*/001.json"))) < n_attempts:
+            assert grader.poll() is None, "it came to its end before it could be killed"
+            time.sleep(0.05)
+        assert sandboxed()
+        grader.kill()
+    deadline = time.monotonic() + END_S
+    while (left := sandboxed()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return len(left)
+
+
+def outcome(course: Path) -> dict[str, tuple]:
+    """Return {student: the line in the table of grades, what the gradebook holds}."""
+    with (course / "report" / "grades.csv").open(newline="", encoding="utf-8-sig") as file:
+        lines = [line for line in csv.DictReader(file) if line["attempts"]]
+    found = {}
+    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
+        for line in lines:
+            submission = gradebook.find_submission(line["topic"], line["student"])
+            grades = [
+                (grade.name, grade.auto_score, grade.manual_score, grade.needs_manual_grade)
+                for notebook in submission.notebooks
+                for grade in notebook.grades
+            ]
+            found[line["student"]] = line, sorted(grades)
+    assert len(found) == len(lines), "a student stands there twice"
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--students", type=int, default=30)
-    parser.add_argument("--hostile", type=int, default=3)
+    parser.add_argument("--students", type=int, default=300)
+    parser.add_argument("--hostile", type=int, default=30)
+    parser.add_argument("--kills", type=int, default=6)
     parser.add_argument("--out", type=Path, default=data_path("measured/grading.json"))
     options = parser.parse_args()
     load = load_average()
@@ -134,7 +189,7 @@ def main() -> None:
         results["make grade"], rows = graded_s(ours)
         assert all(sum(row["questions"].values()) == 85 for row in rows)
         results["nbgrader autograde"] = autograded_s(theirs)
-        mixed = Path(folder, "mixed")
+        mixed, disturbed = Path(folder, "mixed"), Path(folder, "disturbed")
         topics = sorted(path.name for path in (ROOT / "assignments").iterdir())
         attacks = list(HOSTILE.values())
         every = options.students // max(1, options.hostile)
@@ -142,12 +197,25 @@ def main() -> None:
             attack = attacks[k // every % len(attacks)] if k % every == 0 else ""
             topic = topics[k % len(topics)]
             write(mixed, f"s{k:03}", topic, handed_in(topic, f"s{k:03}", attack))
+        shutil.copytree(mixed, disturbed)
         results["class"], rows = graded_s(mixed)
-    assert len(rows) == options.students
+        start, steps = time.perf_counter(), options.kills + 1
+        left = [killed_after(disturbed, options.students * k // steps) for k in range(1, steps)]
+        graded_s(disturbed)
+        results["class, killed"] = time.perf_counter() - start
+        quiet, found = outcome(mixed), outcome(disturbed)
+    assert len(rows) == len(quiet) == options.students and set(found) == set(quiet)
+    assert not any(left), f"a killed grader left {left} processes running"
+    # A hostile one may meet another limit first, as chance will have it.
+    others = sorted(student for student in quiet if found[student] != quiet[student])
+    unfair = [student for student in others if int(student[1:]) % every]
+    assert not unfair, "\n".join(f"{quiet[student]}\n{found[student]}" for student in unfair)
     report = {
         "seconds": {name: round(seconds, 1) for name, seconds in results.items()},
         "students": options.students,
         "hostile": options.hostile,
+        "kills": options.kills,
+        "other_outcome_after_kills": len(others),
         "needs_review": sum(bool(row["reasons"]) for row in rows),
         "measured": datetime.now(UTC).strftime("%Y-%m-%d"),
         "commit": commit(),
@@ -164,6 +232,10 @@ def main() -> None:
     print(
         f"{options.students} of all assignments, {options.hostile} hostile: {seconds['class']} s, "
         f"{report['needs_review']} to review"
+    )
+    print(
+        f"The same, killed {options.kills} times: {seconds['class, killed']} s, "
+        f"{len(others)} of the hostile ones end otherwise"
     )
 
 

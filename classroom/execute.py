@@ -157,19 +157,21 @@ class Run:
 
     def message(self, peer: Peer) -> tuple[str, list] | None:
         """Return the next message if one comes soon; stop at a limit of memory or files."""
+        # Asked first: what it wrote before it ended is on the wire by now, and is read below.
+        ended = self.sandboxes[peer is self.judge].ended()
         peer.deadline = time.monotonic() + GRACE_S
         if peer.buffer or select.select([peer.wire], [], [], POLL_S)[0]:
             try:
                 return peer.receive()
             except Unanswered as gone:
                 raise Stopped(f"the notebook {gone}") from None
-        self.watch(peer)
+        if ended:
+            raise Stopped(f"the kernel is gone: {ended}")
+        self.watch()
         return None
 
-    def watch(self, peer: Peer) -> None:
-        """Stop what uses more memory or files than it may, and if nobody is left to answer us."""
-        if ended := self.sandboxes[peer is self.judge].ended():
-            raise Stopped(f"the kernel is gone: {ended}")
+    def watch(self) -> None:
+        """Stop what uses more memory or files than it may."""
         for sandbox in self.sandboxes:
             if said := sandbox.excess():
                 sandbox.stop()
@@ -207,7 +209,7 @@ class Run:
             now = time.monotonic()
             if message and now > watched + POLL_S:  # a flood of messages hides no memory
                 watched = now
-                self.watch(self.notebook)
+                self.watch()
             if not cut and size > self.limits.output_bytes:
                 cut = f"wrote more than {self.limits.output_bytes} bytes of output"
             elif not cut and now > start + limit_s:

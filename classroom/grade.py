@@ -555,8 +555,10 @@ def run_all(run: Class, todo: list[tuple[Work, Attempt | None]], jobs: int, stop
             if stopped:
                 stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
+            # One that has not begun never will; `wait` would wait for it.
+            begun = [future for future in pending if not future.cancelled()]
             # One that is killed may start its next process just now.
-            while stopped and wait(pending, POLL_S).not_done:
+            while stopped and wait(begun, POLL_S).not_done:
                 end_children()
 
 

@@ -28,7 +28,7 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
-from wire import Peer, listed
+from wire import Peer, end_with, listed
 
 MAX_PIECE = 2**16  # characters of output that are sent at once
 RULE = "answers use of firsttoken only what the setup cell imports"
@@ -323,6 +323,7 @@ def keep(wires: list[socket.socket]) -> None:
         Notebook(wires[0], wires[1:]).run()
     for wire in wires[1:]:
         wire.close()
+    end_with(wires[0])
     while True:
         ended, status = os.wait()
         if ended == notebook:
