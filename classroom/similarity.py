@@ -12,6 +12,7 @@ local algorithms for document fingerprinting".
 import argparse
 import ast
 import dataclasses
+import functools
 import html
 import io
 import json
@@ -19,7 +20,7 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,6 +67,12 @@ def fingerprint(code: str, given: np.ndarray | tuple = ()) -> CodeFingerprint:
     return CodeFingerprint("a.py", NOISE, 1, given, language="python", fp=io.StringIO(code))
 
 
+@functools.cache
+def hashes(code: str) -> frozenset[int]:
+    """Return all that copydetect would compare of a code."""
+    return frozenset(fingerprint(code).hashes)
+
+
 def sources(course: Path, topic: str) -> Path:
     """Return the folder of an assignment's source: the course's own, else the book's."""
     own = course / "source" / topic
@@ -104,10 +111,19 @@ def alike(texts: list[Answer], given: list[str]) -> list[Pair]:
     """
     seen = [fingerprint(code).hashes for code in [*given, "\n".join(given)]]  # and where two meet
     boilerplate = np.unique(np.array([h for hashes in seen for h in hashes], dtype=np.int64))
-    views = [(text, fingerprint(text.code, boilerplate)) for text in texts]
-    views = [(text, view) for text, view in views if view.token_coverage >= MIN_ALIKE]
-    theirs = [pair for pair in views if pair[0].author != LIBRARY]
-    ours = [pair for pair in views if pair[0].author == LIBRARY]
+
+    def views(texts: Iterable[Answer]) -> list[tuple[Answer, CodeFingerprint]]:
+        found = [(text, fingerprint(text.code, boilerplate)) for text in texts]
+        return [(text, view) for text, view in found if view.token_coverage >= MIN_ALIKE]
+
+    theirs = views(text for text in texts if text.author != LIBRARY)
+    written = set().union(*(view.hashes for _, view in theirs))
+    # Most of the library has nothing in common with anybody, and need not be read without `given`.
+    ours = views(
+        text
+        for text in texts
+        if text.author == LIBRARY and not written.isdisjoint(hashes(text.code))
+    )
     found = []
     for number, (one, view) in enumerate(theirs):
         for other, its in theirs[number + 1 :] + ours:
