@@ -87,6 +87,7 @@ def memory_waste(
                 f"lengths: {n_prompt} + {n_output} tokens, expected at most max_length {max_length}"
             )
     if policy == "paged":
+        check_count("n_slots", n_slots, at_least=block_size)
         return _paged_waste(lengths, n_slots, block_size)
     reserve = {
         "max": lambda n_prompt, n_output: max_length,

@@ -39,7 +39,8 @@ def look_inside(
     A head (layer, head), both counted from 0, is silenced by setting what it mixes to zero. It
     still reads: its row of attention is shown, but no later layer hears of it.
 
-    Raises: ValueError for no ids, ids out of range, and a head that the model does not have.
+    Raises: ValueError for no ids, ids out of range or not whole, and a head that the model does
+            not have.
     Source: the logit lens: nostalgebraist 2020, "interpreting GPT: the logit lens"
 
     >>> from firsttoken.llama import load_model
@@ -47,7 +48,7 @@ def look_inside(
     >>> seen.attention.shape, seen.layers.shape
     ((1, 6, 3, 3), (1, 1024))
     """
-    arch, tokens = model.arch, np.asarray(ids, dtype=int)[None]
+    arch, tokens = model.arch, np.asarray(ids)[None]
     heads = {(layer, head) for layer, head in silenced}
     for layer, head in heads:
         if not (0 <= layer < arch.n_layers and 0 <= head < arch.n_heads):

@@ -222,7 +222,9 @@ def discretize(A: Array, B: Array, step_s: float) -> tuple[Array, Array]:
         raise ValueError(f"step_s must be above 0 and finite, got {step_s}")
     exponent = A * float(step_s)
     mean = np.ones_like(exponent)  # of exp over the step, (exp(z) - 1) / z: 1 in the limit z = 0
-    np.divide(np.expm1(exponent), exponent, out=mean, where=exponent != 0)
+    # Below the smallest normal number the limit holds, and a complex division would overflow.
+    far = np.abs(exponent) >= np.finfo(float).tiny
+    np.divide(np.expm1(exponent), exponent, out=mean, where=far)
     return np.exp(exponent), step_s * mean * B
 
 
