@@ -3,16 +3,16 @@
 import contextlib
 import os
 import pickle
-import queue
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, cast
@@ -32,6 +32,7 @@ class Workers:
 
     When a process dies, or a job raises, the others are stopped at once and one error says why;
     when whoever started them ends, so do they. Leaving a `with` block, or `close()`, stops them.
+    A fork of whoever started them can give them jobs, too, if not at the same time.
 
     Raises: ValueError for n below 1; RuntimeError when a process dies or a job raises;
             TimeoutError for a job that takes longer than `timeout_s`.
@@ -43,13 +44,11 @@ class Workers:
 
     def __init__(self, n: int, timeout_s: float = 120.0) -> None:
         self.n, self.timeout_s = check_count("n", n, at_least=1), timeout_s
-        folder = tempfile.TemporaryDirectory(prefix="firsttoken-")
-        self._inbox: queue.Queue[tuple[int, bytes | None]] = queue.Queue()
-        self._errors = [Path(folder.name, f"errors-{rank}") for rank in range(n)]
+        folder = tempfile.mkdtemp(prefix="firsttoken-")
+        self._errors = [Path(folder, f"errors-{rank}") for rank in range(n)]
         self._processes: list[subprocess.Popen] = []
-        self._listeners: list[threading.Thread] = []
-        self._finalizer = weakref.finalize(self, _stop, self._processes, self._listeners, folder)
-        store = str(Path(folder.name, "store"))
+        self._finalizer = weakref.finalize(self, _stop, os.getpid(), self._processes, folder)
+        store = str(Path(folder, "store"))
         try:
             for rank in range(n):
                 self._start(rank, store)
@@ -133,11 +132,6 @@ class Workers:
                 start_new_session=True,  # an interrupt is for the notebook alone
             )
         self._processes.append(process)
-        listener = threading.Thread(
-            target=_listen, args=(rank, process.stdout, self._inbox), daemon=True
-        )
-        listener.start()
-        self._listeners.append(listener)
 
     def _send(
         self, rank: int, function: Callable, arguments: Sequence[Any], members: Sequence[int]
@@ -157,10 +151,15 @@ class Workers:
 
     def _next(self, deadline: float) -> tuple[int, Any]:
         """Return the next result and whose it is; raise for an error."""
-        try:
-            rank, frame = self._inbox.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
-            raise TimeoutError(f"the processes took longer than {self.timeout_s:g} s") from None
+        streams = [cast("BinaryIO", process.stdout) for process in self._processes]
+        pipes = [stream.fileno() for stream in streams]
+        ready = wait(pipes, max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise TimeoutError(f"the processes took longer than {self.timeout_s:g} s")
+        # A process says nothing before it is asked again: all it said is read here, none is left
+        # behind in the stream's buffer.
+        rank = pipes.index(cast("int", ready[0]))
+        frame = read_frame(streams[rank])
         kind, result = ("raised", None) if frame is None else pickle.loads(frame)
         if kind == "done":
             return rank, result
@@ -222,25 +221,14 @@ def _check_importable(function: Callable) -> None:
         )
 
 
-def _listen(rank: int, stream: Any, inbox: queue.Queue) -> None:
-    """Hand on what a process says, and None when it has ended."""
-    while (frame := read_frame(stream)) is not None:
-        inbox.put((rank, frame))
-    inbox.put((rank, None))
-    stream.close()
-
-
-def _stop(
-    processes: list[subprocess.Popen],
-    listeners: list[threading.Thread],
-    folder: tempfile.TemporaryDirectory,
-) -> None:
+def _stop(owner: int, processes: list[subprocess.Popen], folder: str) -> None:
+    if os.getpid() != owner:  # a fork, which has let go of its copy of them
+        return
     for process in processes:
         process.kill()
     for process in processes:
         process.wait()
-        with contextlib.suppress(BrokenPipeError):  # what was never read
-            cast("BinaryIO", process.stdin).close()
-    for listener in listeners:  # each ends with its process, whose output is then at its end
-        listener.join()
-    folder.cleanup()
+        for stream in (process.stdin, process.stdout):
+            with contextlib.suppress(BrokenPipeError):  # what was never read
+                cast("BinaryIO", stream).close()
+    shutil.rmtree(folder, ignore_errors=True)
