@@ -12,7 +12,7 @@ import posixpath
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
@@ -340,14 +340,19 @@ def print_book(document: Document, target: Path, chromium: str) -> None:
             with pikepdf.open(target) as pdf:
                 numbers = page_numbers(pdf)
             page.evaluate(FILL_IN, numbers)
+        headings = page.evaluate(HEADINGS)
         browser.close()
-    finish(target)
+    finish(target, headings)
 
 
 FILL_IN = """numbers => {
     for (const place of document.querySelectorAll(".ft-page"))
         place.textContent = numbers[place.dataset.of];
 }"""
+HEADINGS = """() => Array.from(
+    document.querySelectorAll("h1, h2, h3, h4, h5, h6"),
+    heading => heading.innerText.trim())
+"""
 
 
 def page_numbers(pdf: pikepdf.Pdf) -> dict[str, int]:
@@ -359,7 +364,14 @@ def page_numbers(pdf: pikepdf.Pdf) -> dict[str, int]:
     }
 
 
-def finish(target: Path) -> None:
+def entries(outline: Iterable[pikepdf.OutlineItem]) -> Iterator[pikepdf.OutlineItem]:
+    """Yield the lines of an outline from top to bottom."""
+    for entry in outline:
+        yield entry
+        yield from entries(entry.children)
+
+
+def finish(target: Path, headings: Iterable[str]) -> None:
     """Say who wrote it, open it with the chapters beside, and pack it."""
     with pikepdf.open(target, allow_overwriting_input=True) as pdf:
         pdf.docinfo["/Author"] = ", ".join(author["name"] for author in CITATION["authors"])
@@ -371,6 +383,9 @@ def finish(target: Path) -> None:
         pdf.Root.PageMode = pikepdf.Name.UseOutlines
         pdf.Root.ViewerPreferences = pikepdf.Dictionary(DisplayDocTitle=True)
         with pdf.open_outline() as outline:
+            # Chromium doubles the words of some headings, and joins words at the end of a line.
+            for entry, heading in zip(entries(outline.root), headings, strict=True):
+                entry.title = heading
             for chapter in outline.root:
                 chapter.is_closed = True
         pdf.save(target, object_stream_mode=pikepdf.ObjectStreamMode.generate)
