@@ -1,4 +1,4 @@
-"""Start the server: `python -m firsttoken.server --port 8000`."""
+"""Start the server: `python -m firsttoken.server --port 8000`; port 0 is any free one."""
 
 import signal
 import socket
@@ -19,12 +19,16 @@ def main(arguments: list[str] | None = None) -> None:
     """Serve until a signal comes; then finish what is under way."""
     read = parser()
     options = read.parse_args(arguments)
+    is_v6 = ":" in options.host
     try:
-        socket.create_server((options.host, options.port)).close()
+        # The port is ours from here on: who connects early waits until the engine is there.
+        listening = socket.create_server(
+            (options.host, options.port), family=socket.AF_INET6 if is_v6 else socket.AF_INET
+        )
     except OSError as error:
         sys.exit(f"cannot listen to {options.host}, port {options.port}: {error.strerror}")
     settings = ServerSettings(options.served_model_name, options.api_key, options.max_body_bytes)
-    with engine_process(partial(make_engine, options)) as connection:
+    with listening, engine_process(partial(make_engine, options)) as connection:
         try:
             words = tokenizer(options.tokenizer)
             engine = EngineClient(connection)
@@ -35,11 +39,11 @@ def main(arguments: list[str] | None = None) -> None:
         if options.host not in ("127.0.0.1", "::1", "localhost") and options.api_key is None:
             print("Anybody who reaches this machine may ask: no --api-key is set.", file=sys.stderr)
         app = create_app(engine, words, settings)
-        print(f"Dashboard: http://{options.host}:{options.port}/ . Ctrl-C stops the server.")
+        host = f"[{options.host}]" if is_v6 else options.host
+        port = listening.getsockname()[1]
+        print(f"Dashboard: http://{host}:{port}/ . Ctrl-C stops the server.", flush=True)
         config = uvicorn_config(
             app,
-            host=options.host,
-            port=options.port,
             log_level="warning",
             timeout_keep_alive=options.idle_s,
             timeout_graceful_shutdown=options.drain_s,
@@ -48,7 +52,7 @@ def main(arguments: list[str] | None = None) -> None:
         # engine's process has ended.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: sys.exit())
-        uvicorn.Server(config).run()
+        uvicorn.Server(config).run([listening])
 
 
 if __name__ == "__main__":

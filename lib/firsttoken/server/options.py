@@ -19,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add = made.add_argument
     add("--host", default="127.0.0.1", help="whom to listen to (default: this machine only)")
-    add("--port", type=int, default=8000)
+    add("--port", type=int, default=8000, help="0 takes a free one; the first line says which")
     add("--model", default="target", help="target, draft, or a directory with a Llama checkpoint")
     add("--tokenizer", default=None, help="the tokenizer.json of another checkpoint")
     add("--backend", choices=("numpy", "torch"), default="numpy")
