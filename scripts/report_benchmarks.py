@@ -1,35 +1,46 @@
-"""Write benchmarks/README.md: the ratios of the stored runs, beside what they were measured with.
+"""Write the page of all ratios: of the runs that the chapters show, or beside them of your own.
 
-    python scripts/report_benchmarks.py    # reads data/measured/, writes benchmarks/README.md
+    python scripts/report_benchmarks.py               # writes benchmarks/README.md
+    python scripts/report_benchmarks.py _build/bench  # writes _build/bench/README.md
 
-`make bench` measures all of them on one machine and then writes it.
+`make bench` measures everything in one go into `_build/bench/`, where no chapter looks, and then
+does the second.
 """
 
+import argparse
 import json
+import os
+import platform
 from collections.abc import Iterator
+from datetime import date
+from importlib import metadata
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from firsttoken.paths import data_path
+from firsttoken.provenance import commit, processor
 
 REPORT = Path(__file__).parents[1] / "benchmarks" / "README.md"
 HEAD = """\
 # Measured beside other programs
 
 Times depend on the machine, ratios much less. So each line compares two programs that ran in turn
-in the same run, on the machine named. `make bench` measures all of them anew and writes this page;
-it takes about an hour and wants a quiet machine, with Chromium for the page. The numbers are those
-of `data/measured/`, which the chapters show, too. A test keeps this page equal to them.
-
-| What | Beside | Ratio or error | Machine, date |
-|---|---|---|---|
+in the same run, on the machine named. `make bench` measures all of them in one go: it takes an hour
+and a half, wants a quiet machine with Chromium for the page, and writes `_build/bench/README.md`,
+this page with a column of your own. What the chapters show is in `data/measured/`, and changes only
+when somebody runs a program of this folder by itself. A test keeps this page equal to it.
 """
+HEAD_IN_ONE_GO = """\
+# Measured in one go
 
+`make bench` wrote this page: all that the book measures beside other programs, one after the other
+on one machine. Each line compares two programs that ran in turn. The last column is this run; the
+two before are what the chapters show, and where that was measured. Where the two differ much, the
+ratio depends on the machine more than on the programs.
 
-def stored(name: str) -> dict[str, Any]:
-    """Return a stored run."""
-    return json.loads(data_path(f"measured/{name}.json").read_text("utf-8"))
+{here}
+"""
 
 
 def where(report: dict[str, Any]) -> str:
@@ -56,8 +67,12 @@ def percent(values: list[float]) -> str:
     return f"{low} %" if low == high else f"{low} to {high} %"
 
 
-def rows() -> Iterator[tuple[str, str, str, str]]:
-    """Yield what was compared, with what, what came out, and where."""
+def rows(folder: Path) -> Iterator[tuple[str, str, str, str]]:
+    """Yield what was compared, with what, what came out, and where, for the runs in a folder."""
+
+    def stored(name: str) -> dict[str, Any]:
+        return json.loads((folder / f"{name}.json").read_text("utf-8"))
+
     r = stored("backends")
     for backend in ("numpy", "torch"):
         gain = r["times_faster"][f"firsttoken, {backend}"]
@@ -111,8 +126,8 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
     r = stored("drafts_speed")
     for tau, each in r["temperatures"].items():
         name, best = max(each["drafts"].items(), key=lambda item: item[1]["times"])
-        what = f"The best draft at temperature {tau}: {name}"
-        yield what, "the fastest plain loop", times([best["times"]]), where(r)
+        text = f"{times([best['times']])} ({name})"
+        yield f"The best draft at temperature {tau}", "the fastest plain loop", text, where(r)
     r = stored("simulator")
     gains = [speed / r["rate_per_s"] for speed in r["requests_per_s"].values()]
     yield "Simulating a service", "that service's own time", times(gains), where(r)
@@ -128,9 +143,9 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
     rounds = r["overhead"]["rounds"]
     lost = [1 - each["http_tokens_per_s"] / each["alone_tokens_per_s"] for each in rounds]
     yield "Tokens a second over HTTP", "the engine alone", percent([-median(lost)]), where(r)
-    load = r["guidellm"]
-    errors = [load["generator_itl_s"] / load["server_itl_s"] - 1]
-    yield "Time between tokens, by the server", "by guidellm", percent(errors), where(r)
+    if load := r.get("guidellm"):
+        errors = [load["generator_itl_s"] / load["server_itl_s"] - 1]
+        yield "Time between tokens, by the server", "by guidellm", percent(errors), where(r)
     r = stored("parallel")
     errors = [e for each in r["collectives"] for e in each["errors"][1:-1]]
     yield "Time of a collective, by formula", "two processes", percent(errors), where(r)
@@ -150,11 +165,36 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
     )
 
 
-def report() -> str:
-    """Return the page."""
-    return HEAD + "".join(f"| {' | '.join(row)} |\n" for row in rows())
+def here() -> str:
+    """Return in two sentences this machine and the programs on it, today and this commit."""
+    programs = ("numpy", "torch", "transformers", "nbgrader")
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in programs)
+    return (
+        f"{processor()}, {os.cpu_count()} cores, {platform.system()}; {date.today()}, commit "
+        f"{commit()}. Python {platform.python_version()}, {versions}."
+    )
+
+
+def page(own: Path | None = None) -> str:
+    """Return the page, with a column of the runs in a folder; a dash where they lack a line."""
+    head, columns = HEAD, ["What", "Beside", "Ratio or error", "Machine, date"]
+    lines = [list(row) for row in rows(data_path("measured"))]
+    if own is not None:
+        results = {row[:2]: row[2] for row in rows(own)}
+        head, columns = HEAD_IN_ONE_GO.format(here=here()), [*columns, "In one go"]
+        lines = [[*line, results.get((line[0], line[1]), "–")] for line in lines]
+    table = [columns, ["---"] * len(columns), *lines]
+    return head + "\n" + "".join(f"| {' | '.join(line)} |\n" for line in table)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, nargs="?", help="of runs in one go")
+    folder = parser.parse_args(argv).folder
+    out = folder / "README.md" if folder else REPORT
+    out.write_text(page(folder), encoding="utf-8")
+    print(f"written: {out}")
 
 
 if __name__ == "__main__":
-    REPORT.write_text(report(), encoding="utf-8")
-    print(f"written: {REPORT}")
+    main()

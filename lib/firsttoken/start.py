@@ -189,8 +189,8 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
             Chapter(
                 "13_drafts",
                 "Better drafts",
-                "What must a draft be to make writing half as fast again, and when should it stop "
-                "guessing?",
+                "What must a draft be to write one and a half times as fast, and when should it "
+                "stop guessing?",
                 "III",
                 ("12_speculative",),
                 n_quizzes=3,
