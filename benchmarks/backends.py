@@ -26,16 +26,7 @@ from firsttoken.sampling import SamplingParams
 from firsttoken.tokenizer import tokenizer
 
 MEASURED_CODE = code_digest(
-    [
-        "lib/firsttoken/attention.py",
-        "lib/firsttoken/generate.py",
-        "lib/firsttoken/kv_cache.py",
-        "lib/firsttoken/llama.py",
-        "lib/firsttoken/llama_torch.py",
-        "lib/firsttoken/rope.py",
-        "lib/firsttoken/sampling.py",
-        "lib/firsttoken/threads.py",
-    ]
+    ["attention", "generate", "kv_cache", "llama", "llama_torch", "rope", "sampling", "threads"]
 )
 
 N_PROMPT, N_NEW, ROUNDS = 64, 256, 5

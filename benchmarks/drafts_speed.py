@@ -58,19 +58,19 @@ from firsttoken.tokenizer import tokenizer
 
 MEASURED_CODE = code_digest(
     [
-        "lib/firsttoken/attention.py",
-        "lib/firsttoken/checkpoint.py",
-        "lib/firsttoken/continuation.py",
-        "lib/firsttoken/draft_heads.py",
-        "lib/firsttoken/drafts.py",
-        "lib/firsttoken/generate.py",
-        "lib/firsttoken/kv_cache.py",
-        "lib/firsttoken/llama.py",
-        "lib/firsttoken/llama_torch.py",
-        "lib/firsttoken/rope.py",
-        "lib/firsttoken/sampling.py",
-        "lib/firsttoken/speculative.py",
-        "lib/firsttoken/threads.py",
+        "attention",
+        "checkpoint",
+        "continuation",
+        "draft_heads",
+        "drafts",
+        "generate",
+        "kv_cache",
+        "llama",
+        "llama_torch",
+        "rope",
+        "sampling",
+        "speculative",
+        "threads",
     ]
 )
 N_PLACES, N_PROMPT, N_NEW, N_ROUNDS = 6, 64, 128, 5

@@ -32,13 +32,7 @@ from firsttoken.attention import attention
 from firsttoken.paths import data_path
 from firsttoken.provenance import code_digest, commit, load_average, processor
 
-MEASURED_CODE = code_digest(
-    [
-        "lib/firsttoken/attention.py",
-        "lib/firsttoken/flash.py",
-        "lib/firsttoken/flash_torch.py",
-    ]
-)
+MEASURED_CODE = code_digest(["attention", "flash", "flash_torch"])
 
 SEED, HEADS, HEAD_DIM = 0, 8, 64
 LENGTHS, CACHES, SPLITS = (1024, 4096, 8192, 16384), (16384, 65536, 262144), 16

@@ -31,7 +31,7 @@ import numpy as np
 from playwright.sync_api import Page, sync_playwright
 from tqdm import tqdm
 
-from browser.conftest import FLAGS
+from browser.fixtures import FLAGS
 from browser.playground import Stage, model_module, served_stage
 from firsttoken import live
 from firsttoken.llama import Llama, load_model
@@ -41,29 +41,29 @@ from firsttoken.tokenizer import tokenizer
 
 MEASURED_CODE = code_digest(
     [
-        "lib/firsttoken/attention.py",
-        "lib/firsttoken/kv_cache.py",
-        "lib/firsttoken/llama.py",
-        "lib/firsttoken/rope.py",
-        "lib/firsttoken/threads.py",
-        "lib/firsttoken/live/engine/client.js",
-        "lib/firsttoken/live/engine/draft_heads.js",
-        "lib/firsttoken/live/engine/drafts.js",
-        "lib/firsttoken/live/engine/generate.js",
-        "lib/firsttoken/live/engine/kernel.wat",
-        "lib/firsttoken/live/engine/llama.js",
-        "lib/firsttoken/live/engine/random.js",
-        "lib/firsttoken/live/engine/sampling.js",
-        "lib/firsttoken/live/engine/speculative.js",
-        "lib/firsttoken/live/engine/suffix.js",
-        "lib/firsttoken/live/engine/worker.js",
-        "lib/firsttoken/live/views/cache.js",
-        "lib/firsttoken/live/views/drafts.js",
-        "lib/firsttoken/live/views/next_token.js",
-        "lib/firsttoken/live/views/parts.js",
-        "lib/firsttoken/live/views/rounds.js",
-        "lib/firsttoken/live/views/speculation.js",
-        "lib/firsttoken/live/views/writing.js",
+        "attention",
+        "kv_cache",
+        "llama",
+        "rope",
+        "threads",
+        "live/engine/client.js",
+        "live/engine/draft_heads.js",
+        "live/engine/drafts.js",
+        "live/engine/generate.js",
+        "live/engine/kernel.wat",
+        "live/engine/llama.js",
+        "live/engine/random.js",
+        "live/engine/sampling.js",
+        "live/engine/speculative.js",
+        "live/engine/suffix.js",
+        "live/engine/worker.js",
+        "live/views/cache.js",
+        "live/views/drafts.js",
+        "live/views/next_token.js",
+        "live/views/parts.js",
+        "live/views/rounds.js",
+        "live/views/speculation.js",
+        "live/views/writing.js",
     ]
 )
 

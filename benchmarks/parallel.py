@@ -37,30 +37,7 @@ from firsttoken.paths import data_path
 from firsttoken.provenance import code_digest, commit, load_average, processor
 
 MEASURED_CODE = code_digest(
-    [
-        "lib/firsttoken/attention.py",
-        "lib/firsttoken/flash.py",
-        "lib/firsttoken/generate.py",
-        "lib/firsttoken/llama_torch.py",
-        "lib/firsttoken/parallel/__init__.py",
-        "lib/firsttoken/parallel/collectives.py",
-        "lib/firsttoken/parallel/memory.py",
-        "lib/firsttoken/parallel/pipeline.py",
-        "lib/firsttoken/parallel/planner.py",
-        "lib/firsttoken/parallel/tensor.py",
-        "lib/firsttoken/parallel_torch/__init__.py",
-        "lib/firsttoken/parallel_torch/__main__.py",
-        "lib/firsttoken/parallel_torch/comparison.py",
-        "lib/firsttoken/parallel_torch/experts.py",
-        "lib/firsttoken/parallel_torch/pipeline.py",
-        "lib/firsttoken/parallel_torch/processes.py",
-        "lib/firsttoken/parallel_torch/replicas.py",
-        "lib/firsttoken/parallel_torch/sequence.py",
-        "lib/firsttoken/parallel_torch/tensor.py",
-        "lib/firsttoken/parallel_torch/timing.py",
-        "lib/firsttoken/parallel_torch/wire.py",
-        "lib/firsttoken/parallel_torch/worker.py",
-    ]
+    ["attention", "flash", "generate", "llama_torch", "parallel", "parallel_torch"]
 )
 
 SEED, PROCESSES, CORES = 0, (1, 2, 3, 4), 2

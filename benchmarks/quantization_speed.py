@@ -49,20 +49,14 @@ from firsttoken.roofline import model_cost
 
 MEASURED_CODE = code_digest(
     [
-        "lib/firsttoken/checkpoint.py",
-        "lib/firsttoken/kv_cache.py",
-        "lib/firsttoken/llama_torch.py",
-        "lib/firsttoken/prediction.py",
-        "lib/firsttoken/quantization/__init__.py",
-        "lib/firsttoken/quantization/codecs.py",
-        "lib/firsttoken/quantization/formats.py",
-        "lib/firsttoken/quantization/gguf.py",
-        "lib/firsttoken/quantization/integers.py",
-        "lib/firsttoken/quantization/methods.py",
-        "lib/firsttoken/quantization/microscaling.py",
-        "lib/firsttoken/quantization_torch.py",
-        "lib/firsttoken/roofline.py",
-        "lib/firsttoken/rope.py",
+        "checkpoint",
+        "kv_cache",
+        "llama_torch",
+        "prediction",
+        "quantization",
+        "quantization_torch",
+        "roofline",
+        "rope",
     ]
 )
 

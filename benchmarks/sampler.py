@@ -26,13 +26,7 @@ from firsttoken.paths import data_path
 from firsttoken.provenance import code_digest, load_average, processor
 from firsttoken.sampling import SamplingParams, next_token_distribution
 
-MEASURED_CODE = code_digest(
-    [
-        "lib/firsttoken/sampling.py",
-        "lib/firsttoken/sampling_torch.py",
-        "lib/firsttoken/shortlist.py",
-    ]
-)
+MEASURED_CODE = code_digest(["sampling", "sampling_torch", "shortlist"])
 
 BATCH, VOCABULARIES, ROUNDS = 64, (32_000, 128_256), 7  # Llama 2's and Llama 3's vocabulary
 FOUR = {"temperature": 0.8, "min_p": 0.05, "top_k": 50, "top_p": 0.95}

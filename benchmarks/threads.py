@@ -22,15 +22,7 @@ from tqdm import tqdm
 from firsttoken.paths import data_path
 from firsttoken.provenance import code_digest, commit, load_average, processor
 
-MEASURED_CODE = code_digest(
-    [
-        "lib/firsttoken/attention.py",
-        "lib/firsttoken/kv_cache.py",
-        "lib/firsttoken/llama.py",
-        "lib/firsttoken/rope.py",
-        "lib/firsttoken/threads.py",
-    ]
-)
+MEASURED_CODE = code_digest(["attention", "kv_cache", "llama", "rope", "threads"])
 
 ROUNDS, PASSES = 4, 60
 TIMES = f"""

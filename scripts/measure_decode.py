@@ -35,15 +35,7 @@ from firsttoken.prediction import (
 from firsttoken.provenance import code_digest, commit, in_file_name
 
 MEASURED_CODE = code_digest(
-    [
-        "lib/firsttoken/kv_cache.py",
-        "lib/firsttoken/llama_torch.py",
-        "lib/firsttoken/measure.py",
-        "lib/firsttoken/prediction.py",
-        "lib/firsttoken/roofline.py",
-        "lib/firsttoken/rope.py",
-        "lib/firsttoken/throughput.py",
-    ]
+    ["kv_cache", "llama_torch", "measure", "prediction", "roofline", "rope", "throughput"]
 )
 
 ROOT = Path(__file__).parents[1]

@@ -42,18 +42,18 @@ from firsttoken.tokenizer import tokenizer
 
 MEASURED_CODE = code_digest(
     [
-        "lib/firsttoken/attention.py",
-        "lib/firsttoken/batching.py",
-        "lib/firsttoken/engine.py",
-        "lib/firsttoken/engine_cost.py",
-        "lib/firsttoken/generate.py",
-        "lib/firsttoken/kv_cache.py",
-        "lib/firsttoken/llama.py",
-        "lib/firsttoken/metrics.py",
-        "lib/firsttoken/paging.py",
-        "lib/firsttoken/rope.py",
-        "lib/firsttoken/sampling.py",
-        "lib/firsttoken/threads.py",
+        "attention",
+        "batching",
+        "engine",
+        "engine_cost",
+        "generate",
+        "kv_cache",
+        "llama",
+        "metrics",
+        "paging",
+        "rope",
+        "sampling",
+        "threads",
     ]
 )
 

@@ -48,19 +48,7 @@ from firsttoken.quantization import (
 )
 from firsttoken.tokenizer import tokenizer
 
-MEASURED_CODE = code_digest(
-    [
-        "lib/firsttoken/llama_torch.py",
-        "lib/firsttoken/quantization/__init__.py",
-        "lib/firsttoken/quantization/codecs.py",
-        "lib/firsttoken/quantization/formats.py",
-        "lib/firsttoken/quantization/gguf.py",
-        "lib/firsttoken/quantization/integers.py",
-        "lib/firsttoken/quantization/methods.py",
-        "lib/firsttoken/quantization/microscaling.py",
-        "lib/firsttoken/rope.py",
-    ]
-)
+MEASURED_CODE = code_digest(["llama_torch", "quantization", "rope"])
 
 ROOT = Path(__file__).parents[1]
 SEED = 0

@@ -45,15 +45,15 @@ from firsttoken.tokenizer import tokenizer
 
 MEASURED_CODE = code_digest(
     [
-        "lib/firsttoken/attention.py",
-        "lib/firsttoken/evaluation.py",
-        "lib/firsttoken/generate.py",
-        "lib/firsttoken/kv_cache.py",
-        "lib/firsttoken/llama.py",
-        "lib/firsttoken/rope.py",
-        "lib/firsttoken/sampling.py",
-        "lib/firsttoken/search.py",
-        "lib/firsttoken/threads.py",
+        "attention",
+        "evaluation",
+        "generate",
+        "kv_cache",
+        "llama",
+        "rope",
+        "sampling",
+        "search",
+        "threads",
     ]
 )
 

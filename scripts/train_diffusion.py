@@ -48,12 +48,12 @@ from firsttoken.tokenizer import tokenizer
 
 MEASURED_CODE = code_digest(
     [
-        "lib/firsttoken/checkpoint.py",
-        "lib/firsttoken/diffusion.py",
-        "lib/firsttoken/llama.py",
-        "lib/firsttoken/llama_torch.py",
-        "lib/firsttoken/rope.py",
-        "lib/firsttoken/sampling.py",
+        "checkpoint",
+        "diffusion",
+        "llama",
+        "llama_torch",
+        "rope",
+        "sampling",
         "scripts/train_model.py",
     ]
 )

@@ -52,16 +52,16 @@ from firsttoken.tokenizer import tokenizer
 
 MEASURED_CODE = code_digest(
     [
-        "lib/firsttoken/checkpoint.py",
-        "lib/firsttoken/continuation.py",
-        "lib/firsttoken/draft_heads.py",
-        "lib/firsttoken/drafts.py",
-        "lib/firsttoken/drafts_torch.py",
-        "lib/firsttoken/generate.py",
-        "lib/firsttoken/llama.py",
-        "lib/firsttoken/llama_torch.py",
-        "lib/firsttoken/sampling.py",
-        "lib/firsttoken/speculative.py",
+        "checkpoint",
+        "continuation",
+        "draft_heads",
+        "drafts",
+        "drafts_torch",
+        "generate",
+        "llama",
+        "llama_torch",
+        "sampling",
+        "speculative",
         "scripts/train_model.py",
     ]
 )
@@ -490,11 +490,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     scale = quick_scale() if args.quick else Scale()
     # The code that trains: what measures may change between the two.
-    trained_by = {
-        name: digest
-        for name, digest in MEASURED_CODE.items()
-        if name.endswith(("_torch.py", "train_model.py"))
-    }
+    trained_by = code_digest(["drafts_torch", "llama_torch", "scripts/train_model.py"])
     work = Work(args.work, {"recipes": asdict(scale)["recipes"], "trained_by": trained_by})
     target = Llama.from_pretrained(MODEL / "target")
     stream = training_stream(args.source, scale.max_files)

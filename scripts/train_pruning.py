@@ -68,12 +68,12 @@ from firsttoken.tokenizer import tokenizer
 
 MEASURED_CODE = code_digest(
     [
-        "lib/firsttoken/checkpoint.py",
-        "lib/firsttoken/evaluation.py",
-        "lib/firsttoken/llama.py",
-        "lib/firsttoken/llama_torch.py",
-        "lib/firsttoken/pruning.py",
-        "lib/firsttoken/rope.py",
+        "checkpoint",
+        "evaluation",
+        "llama",
+        "llama_torch",
+        "pruning",
+        "rope",
         "scripts/train_model.py",
     ]
 )

@@ -47,16 +47,10 @@ from firsttoken.quantization import quantize
 
 MEASURED_CODE = code_digest(
     [
-        "lib/firsttoken/llama_torch.py",
-        "lib/firsttoken/pruning.py",
-        "lib/firsttoken/quantization/__init__.py",
-        "lib/firsttoken/quantization/codecs.py",
-        "lib/firsttoken/quantization/formats.py",
-        "lib/firsttoken/quantization/gguf.py",
-        "lib/firsttoken/quantization/integers.py",
-        "lib/firsttoken/quantization/methods.py",
-        "lib/firsttoken/quantization/microscaling.py",
-        "lib/firsttoken/rope.py",
+        "llama_torch",
+        "pruning",
+        "quantization",
+        "rope",
         "scripts/measure_quantization.py",
         "scripts/train_model.py",
         "scripts/train_pruning.py",

@@ -54,14 +54,7 @@ from firsttoken.provenance import code_digest, commit, in_file_name, processor
 from firsttoken.rope import rope_frequencies
 from firsttoken.tokenizer import tokenizer
 
-MEASURED_CODE = code_digest(
-    [
-        "lib/firsttoken/kv_cache.py",
-        "lib/firsttoken/llama_torch.py",
-        "lib/firsttoken/rope.py",
-        "scripts/train_model.py",
-    ]
-)
+MEASURED_CODE = code_digest(["kv_cache", "llama_torch", "rope", "scripts/train_model.py"])
 
 WINDOW = 64
 MHA = Architecture("MHA", 6, 128, 8, 8, 16, 352, 1024, tied_embeddings=True, max_context=CONTEXT)

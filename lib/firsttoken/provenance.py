@@ -6,10 +6,13 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
+LANGUAGES = (".py", ".js", ".wat")
+# Lists of names: what they name is moved more often than it is changed.
+NO_NUMBER = {"__all__", "MEASURED_CODE"}
 
 
 def processor() -> str:
@@ -30,26 +33,54 @@ def commit() -> str:
     return said.stdout.strip()
 
 
-def code_digest(files: Iterable[str], root: Path = REPOSITORY) -> dict[str, str]:
-    """Return the SHA-256 of the code in each file, whatever its comments and docstrings say.
+def code_digest(names: Iterable[str], root: Path = REPOSITORY) -> dict[str, str]:
+    """Return {name: digest} of each function, class and constant that some modules define.
 
-    A program stores it for the files whose code decides its numbers, so that a test can tell when
-    a stored run is older than that code. Every version of Python gives the same.
+    A program stores it for the modules whose code decides its numbers, so that a test can tell when
+    a stored run is older than that code. Comments, docstrings and imports do not count, nor does
+    the file that a name stands in: what moves is as it was. A name that several files define has
+    the digest of each. Every version of Python gives the same.
 
-    files:  paths relative to `root`: Python, or a language whose comments have lines of their own,
-            begun by // or ;; (JavaScript, WebAssembly text)
+    names:  modules and packages of the library ("paging", "live/engine"), or paths relative to
+            `root`. A file of a language whose comments have lines of their own, begun by // or ;;
+            (JavaScript, WebAssembly text), counts whole, by its own name.
+
+    Raises: ValueError for a name of nothing.
     """
-    return {name: _digest(root / name) for name in files}
+    found: dict[str, set[str]] = {}
+    for path in (path for name in names for path in _files(name, root)):
+        for name, code in _definitions(path):
+            found.setdefault(name, set()).add(hashlib.sha256(code.encode()).hexdigest()[:16])
+    return {name: " ".join(sorted(digests)) for name, digests in sorted(found.items())}
 
 
-def _digest(path: Path) -> str:
+def _files(name: str, root: Path) -> list[Path]:
+    """Return the file of a module or a path, all of them for a package or a folder."""
+    library = root / "lib" / "firsttoken"
+    tried = (library / name, library / f"{name}.py", root / name)
+    for path in tried:
+        if path.exists():
+            return [file for suffix in LANGUAGES for file in path.rglob(f"*{suffix}")] or [path]
+    raise ValueError(f"names must be of modules, or of paths in {root}; got {name!r}")
+
+
+def _definitions(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield each name that a file defines, with its code."""
     source = path.read_text("utf-8")
-    if path.suffix == ".py":
-        code = ascii(_tree(ast.parse(source)))
-    else:
+    if path.suffix != ".py":
         lines = [line.strip() for line in source.splitlines()]
-        code = "\n".join(line for line in lines if line and not line.startswith(("//", ";;")))
-    return hashlib.sha256(code.encode()).hexdigest()
+        yield path.name, "\n".join(ln for ln in lines if ln and not ln.startswith(("//", ";;")))
+        return
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            name = ast.unparse(target)
+        else:  # an import, or what starts a program
+            continue
+        if name not in NO_NUMBER:
+            yield name, ascii(_tree(node))
 
 
 def _tree(node: object) -> object:

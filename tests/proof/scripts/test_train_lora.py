@@ -1,6 +1,7 @@
 """scripts/train_lora.py: styles that show within ten tokens, and figures that come out again."""
 
 import json
+import platform
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from firsttoken.lora import load_adapter, merge_adapter
 from firsttoken.sampling import SamplingParams
 from firsttoken.tokenizer import tokenizer
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(ROOT / "scripts")  # it imports from the scripts beside it
     import train_lora as script
@@ -105,13 +106,23 @@ def test_training_lowers_the_loss_and_a_seed_decides_it():
         np.testing.assert_allclose(again.pairs[place][1], b, atol=1e-4)
 
 
-def test_the_whole_of_it(tmp_path, capsys):
+def test_the_whole_of_it(tmp_path, capsys, monkeypatch):
+    shipped = json.loads((script.MODEL / "training.json").read_text())["corpus"]
+    if platform.python_version() != shipped["python"]:  # else its text is the target's
+        monkeypatch.setattr(script, "_hashes", lambda *_: {})
     script.main(["--quick", "--out", str(tmp_path)])
     for name in script.STYLES:
         report = json.loads((tmp_path / name / "training.json").read_text())
         assert report["recipe"]["steps"] == 2 and set(report) == set(REPORTS[name])
         assert load_adapter(tmp_path / name).rank == report["recipe"]["rank"]
     assert "nats_in_style" in capsys.readouterr().out
+
+
+def test_another_text_than_the_target_s_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(script, "_hashes", lambda *_: {"abc.py": "0" * 64})
+    with pytest.raises(SystemExit, match="is not the target's text: Python 3"):
+        script.main(["--quick", "--out", str(tmp_path)])
+    assert not list(tmp_path.iterdir())
 
 
 # --- what is shipped

@@ -11,7 +11,7 @@ from firsttoken.architectures import Architecture
 from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.roofline import model_cost
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 SPEC = importlib.util.spec_from_file_location(
     "quantization_speed", ROOT / "benchmarks" / "quantization_speed.py"
 )

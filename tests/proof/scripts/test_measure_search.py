@@ -9,7 +9,7 @@ import pytest
 
 from firsttoken.paths import data_path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 SPEC = importlib.util.spec_from_file_location(
     "measure_search", ROOT / "scripts" / "measure_search.py"
 )

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from firsttoken import recurrent
 from firsttoken.attention import attention
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(ROOT / "scripts")  # they import from the scripts beside them
     import recall

@@ -26,7 +26,7 @@ from firsttoken.quantization import (
     quantize,
 )
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(ROOT / "scripts")  # it imports from the scripts beside it
     import measure_quantization as script

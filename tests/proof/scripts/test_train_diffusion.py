@@ -18,8 +18,9 @@ from firsttoken.diffusion import loss_bound
 from firsttoken.evaluation import token_losses
 from firsttoken.llama_torch import Llama
 from firsttoken.tokenizer import tokenizer
+from proof.scripts.stops import stopped_at
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(ROOT / "scripts")  # it imports from the scripts beside it
     import train_diffusion as script
@@ -158,49 +159,15 @@ def test_it_reads_the_stream_s_batches_in_rows_of_256(tmp_path, monkeypatch):
         assert torch.equal(tokens.flatten(), batches(step)[0].flatten())
 
 
-def stopped_at(step: int, work: Path, monkeypatch) -> None:
-    """A training that was stopped before a step."""
-    batch_of = script.Batches.__call__
-
-    def stop(self, at):
-        if at == step:
-            raise KeyboardInterrupt
-        return batch_of(self, at)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(script.Batches, "__call__", stop)
-        with pytest.raises(KeyboardInterrupt):
-            trained(work)
-
-
-def test_a_stopped_run_ends_where_an_unbroken_one_does(tmp_path, monkeypatch):
-    unbroken = trained(tmp_path / "unbroken")
-    stopped_at(4, tmp_path / "stopped", monkeypatch)
-    resumed = trained(tmp_path / "stopped")
-    assert all(torch.equal(w, resumed["model"][name]) for name, w in unbroken["model"].items())
-    assert resumed["curve"] == unbroken["curve"] and resumed["plans"] == [[0, 6]]
-    assert resumed["wall_s"] > 0 and resumed["cpu_s"] > 0
-
-
 def test_a_run_may_be_shortened_before_its_last_phase_and_says_so(tmp_path, monkeypatch):
-    stopped_at(2, tmp_path, monkeypatch)
+    with stopped_at(2, script.Batches, "__call__", monkeypatch):
+        trained(tmp_path)
     shorter = replace(TOY, steps=5, short_steps=2)
     assert trained(tmp_path, shorter)["plans"] == [[0, 6], [2, 5]]
     state = trained(tmp_path, shorter)  # all is there
     assert state["step"] == 5 and state["recipe"] == asdict(shorter)
     with pytest.raises(SystemExit, match="too late for other steps"):
         trained(tmp_path, TOY)
-
-
-def test_a_checkpoint_of_another_recipe_is_refused(tmp_path):
-    trained(tmp_path)
-    with pytest.raises(SystemExit, match="another recipe"):
-        trained(tmp_path, replace(TOY, adam_lr=0.01))
-
-
-def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
-    with pytest.raises(RuntimeError, match="loss nan at step 1"):
-        trained(tmp_path, replace(TOY, adam_lr=math.inf))
 
 
 # The figures

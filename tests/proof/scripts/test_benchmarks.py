@@ -3,8 +3,10 @@
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import nbclient
@@ -12,7 +14,9 @@ import nbformat
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[1]
+from firsttoken.provenance import processor
+
+ROOT = Path(__file__).parents[3]
 PROGRAMS = sorted((ROOT / "benchmarks").glob("*.py"))
 SWITCHES = {
     "12_speculative": ("benchmarks/speculative.py", ["--rounds", "1"]),
@@ -71,16 +75,44 @@ def test_a_benchmark_s_result_is_stored_under_its_name(path):
     assert f'data_path("measured/{path.stem}.json")' in path.read_text("utf-8")
 
 
-def test_the_report_is_that_of_the_stored_runs():
+def report_benchmarks():
+    path = ROOT / "scripts" / "report_benchmarks.py"
+    spec = importlib.util.spec_from_file_location("report_benchmarks", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_that_of_the_stored_runs():
     """Of all programs in benchmarks/, and no line without a number."""
-    spec = importlib.util.spec_from_file_location("report", ROOT / "scripts/report_benchmarks.py")
-    report = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(report)
     text = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
-    assert text == report.report(), "run `python scripts/report_benchmarks.py`"
-    source = Path(report.__file__).read_text("utf-8")
+    assert text == report_benchmarks().page(), "run `python scripts/report_benchmarks.py`"
+    source = (ROOT / "scripts" / "report_benchmarks.py").read_text("utf-8")
     assert [path.stem for path in PROGRAMS if f'stored("{path.stem}")' not in source] == []
-    assert all(re.search(r"\d", row[2]) and row[3] for row in report.rows())
+    assert all(re.search(r"\d", line[2]) and line[3] for line in table(text))
+
+
+def table(text):
+    """Return the cells of the lines of a table in Markdown, without its head."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [line.strip("| ").split(" | ") for line in lines[2:]]
+
+
+def test_runs_in_one_go_become_a_column(tmp_path):
+    """The stored runs, as if they had been measured in one go; one of them lacks a line."""
+    for path in (ROOT / "data" / "measured").glob("*.json"):
+        shutil.copy(path, tmp_path)
+    server = json.loads((tmp_path / "server.json").read_text("utf-8"))
+    del server["guidellm"]
+    (tmp_path / "server.json").write_text(json.dumps(server))
+    report_benchmarks().main([str(tmp_path)])
+    text = (tmp_path / "README.md").read_text("utf-8")
+    assert f"{processor()}, " in text and f"numpy {version('numpy')}" in text
+    assert "test keeps" not in text  # that is said of the book's own page
+    lines = table(text)
+    assert len(lines) > 20
+    for line in lines:
+        assert len(line) == 5 and line[4] == ("–" if line[1] == "by guidellm" else line[2])
 
 
 @pytest.mark.parametrize("program", [program for program, _ in SWITCHES.values()])

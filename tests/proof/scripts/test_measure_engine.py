@@ -13,7 +13,7 @@ from firsttoken.batching import Request
 from firsttoken.engine_cost import MeasuredCost
 from firsttoken.llama import load_model
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 SPEC = importlib.util.spec_from_file_location(
     "measure_engine", ROOT / "scripts" / "measure_engine.py"
 )

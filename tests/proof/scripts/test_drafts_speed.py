@@ -11,7 +11,7 @@ from firsttoken.generate import generate
 from firsttoken.llama import load_model
 from firsttoken.sampling import SamplingParams
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 SPEC = importlib.util.spec_from_file_location(
     "drafts_speed", ROOT / "benchmarks" / "drafts_speed.py"
 )
@@ -43,7 +43,8 @@ def test_gains_are_ratios_of_lower_quartiles_place_by_place():
     assert speed.times(plain, np.array([[1.0, 1.0]] * 5)) == pytest.approx(2)  # 1 and 4
 
 
-def test_places_of_the_race_do_not_loop_and_are_not_those_of_the_choice(target):
+def test_places_of_the_race_do_not_loop_and_are_not_those_of_the_choice(target, monkeypatch):
+    monkeypatch.setattr(speed, "N_TRIED", 100)  # enough of these shorter texts do not loop
     choosing, racing, tried = speed.places(target, 0.0, 48)
     assert len(choosing) == len(racing) == speed.N_PLACES
     assert not set(choosing) & set(racing) and tried >= 2 * speed.N_PLACES

@@ -14,10 +14,9 @@ from hypothesis.extra.numpy import arrays
 from firsttoken.llama_torch import Llama
 from firsttoken.quantization import gptq, quantize
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(ROOT / "scripts")  # it imports from the scripts beside it
-    import train_pruning
     import train_qat as script
 
 STREAM = np.random.default_rng(1).integers(1024, size=5000).astype(np.uint16)
@@ -143,25 +142,6 @@ def test_with_the_true_gradient_of_rounding_no_code_changes(monkeypatch):
     assert changed["straight through"]["changed"] > 0.001
 
 
-@pytest.mark.parametrize("way", script.WAYS)
-def test_a_way_learns_from_what_it_says(way):
-    """What it does not learn from may be nonsense."""
-    tokens = torch.from_numpy(WINDOWS[:1, :33])
-    wanted = TOY(tokens[:, :-1])
-    results = []
-    for labels, logits in (
-        (tokens[:, 1:], wanted),
-        (tokens[:, 1:], wanted.roll(1, -1)),
-        (tokens[:, 1:].flip(-1), wanted),
-    ):
-        s = learner(way)
-        s.learn(1, tokens[:, :-1], labels, logits)
-        results.append(s.model.model.norm.weight.clone())
-    distils = script.WAYS[way][1] == "target"
-    assert torch.equal(results[0], results[1]) != distils
-    assert torch.equal(results[0], results[2]) == distils
-
-
 # What is seen of it
 
 
@@ -206,46 +186,6 @@ def test_a_search_goes_on_past_an_edge_that_wins(monkeypatch, tmp_path):
 class FakeLearner:
     def __init__(self, rate: float):
         self.rate = self.model = rate
-
-
-# A stop
-
-
-def trained(folder: Path, recipe=RECIPE, key: str = "k", ways=("QAT, distilled", "fine-tune")):
-    """The learners after a training in the folder."""
-    work = script.Work(folder, {"code": key})
-    learners = [learner(way, recipe=recipe) for way in ways]
-    script.train("t", learners, recipe, STREAM, TOY, WINDOWS[:1], (0, 3, 4), work, 0)
-    return learners
-
-
-def test_a_stopped_run_ends_where_an_unbroken_one_does(tmp_path, monkeypatch):
-    unbroken, batch_of = trained(tmp_path / "unbroken"), train_pruning.Batches.__call__
-
-    def stop(self, step):
-        if step == 3:
-            raise KeyboardInterrupt
-        return batch_of(self, step)
-
-    with monkeypatch.context() as stopping:
-        stopping.setattr(train_pruning.Batches, "__call__", stop)
-        with pytest.raises(KeyboardInterrupt):
-            trained(tmp_path / "stopped")
-    resumed = trained(tmp_path / "stopped")
-    for a, b in zip(unbroken, resumed, strict=True):
-        assert a.curve == b.curve and [step for step, _ in a.curve] == [0, 3, 4]
-        for name, weight in a.model.state_dict().items():
-            assert torch.equal(weight, b.model.state_dict()[name])
-
-
-def test_a_checkpoint_of_something_else_is_refused(tmp_path):
-    trained(tmp_path)
-    with pytest.raises(SystemExit, match="another recipe"):
-        trained(tmp_path, replace(RECIPE, weight_decay=0.1))
-    with pytest.raises(SystemExit, match="another recipe"):
-        trained(tmp_path, ways=("QAT", "fine-tune"))
-    with pytest.raises(SystemExit, match="another code"):
-        trained(tmp_path, key="l")
 
 
 # The whole

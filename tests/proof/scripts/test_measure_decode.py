@@ -19,7 +19,7 @@ from firsttoken.prediction import (
     stored_runs,
 )
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 SPEC = importlib.util.spec_from_file_location(
     "measure_decode", ROOT / "scripts" / "measure_decode.py"
 )

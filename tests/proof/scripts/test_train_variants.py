@@ -19,7 +19,7 @@ from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.llama_torch import Llama
 from firsttoken.tokenizer import tokenizer
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(ROOT / "scripts")  # it imports from the scripts beside it
     import train_variants
