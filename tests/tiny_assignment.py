@@ -1,12 +1,27 @@
-"""An assignment of two tasks, small enough to grade in a second: the graders' tests run on it."""
+"""An assignment of two tasks, small enough to grade in a second: the graders' tests run on it.
 
+Beside it stand the other assignments, and what every test of grading does with one: solve it, and
+have it run and judged in the sandbox.
+"""
+
+import copy
+import functools
 import re
+import runpy
+from pathlib import Path
+from typing import NamedTuple
 
 import nbformat
-from marking import mark, release
+from execute import executed
+from marking import mark, prepared, release
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from sandbox import Limits
 
+ROOT = Path(__file__).parents[1]
 TOPIC = "tiny"
+TOPICS = sorted(path.parent.name for path in (ROOT / "assignments").glob("*/*.ipynb"))
+# For all that is honest: no machine is so busy that it meets one of these.
+PATIENT = Limits(cell_s=300, notebook_s=600, call_s=300, test_s=300, judge_s=600)
 
 
 def graded(grade_id: str, cell, points: int | None = None, solution: bool = False):
@@ -97,14 +112,72 @@ WRONG = {
 }
 
 
-def solved(**sources: str) -> nbformat.NotebookNode:
-    """Return a solved notebook as a student hands it in, with other sources in some cells."""
-    notebook = release(source())
-    answers = {mark(c).get("grade_id"): c.source for c in source().cells}
-    for cell in notebook.cells:
-        name = mark(cell).get("grade_id", cell.id)
-        if mark(cell).get("solution"):
-            cell.source = re.sub(r"^ *### (BEGIN|END) SOLUTION\n?", "", answers[name], flags=re.M)
-        cell.source = sources.pop(name, cell.source)
-    assert not sources, f"no cells {list(sources)}"
+class Assignment(NamedTuple):
+    """A topic, its source notebook and its typical wrong submissions."""
+
+    topic: str
+    source: nbformat.NotebookNode
+    wrong: dict
+
+
+@functools.cache
+def assignment(topic: str) -> Assignment:
+    """Return the assignment of a topic."""
+    if topic == TOPIC:
+        return Assignment(topic, source(), WRONG)
+    read = nbformat.read(ROOT / "assignments" / topic / f"{topic}.ipynb", as_version=4)
+    wrong = runpy.run_path(str(ROOT / "tests" / "submissions" / f"{topic}.py"))["WRONG"]
+    return Assignment(topic, read, wrong)
+
+
+def named(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
+    """Return the cell of this name: nbgrader's, or its id where it has none."""
+    return next(c for c in notebook.cells if mark(c).get("grade_id", c.get("id")) == name)
+
+
+def replaced(notebook: nbformat.NotebookNode, sources: dict[str, str]) -> nbformat.NotebookNode:
+    """Return the notebook with other sources in the cells that are named."""
+    notebook = copy.deepcopy(notebook)
+    for name, text in sources.items():
+        named(notebook, name).source = text
     return notebook
+
+
+def solved(of: nbformat.NotebookNode | None = None, **sources: str) -> nbformat.NotebookNode:
+    """Return a solved notebook as a student hands it in, with other sources in some cells."""
+    of = of or source()
+    notebook = release(of)
+    for cell, answered in zip(notebook.cells, of.cells, strict=True):
+        if mark(cell).get("solution"):
+            text = re.sub(r"^ *### (BEGIN|END) SOLUTION\n?", "", answered.source, flags=re.M)
+            cell.source = text
+    return replaced(notebook, sources)
+
+
+def without(grade_id: str) -> nbformat.NotebookNode:
+    """Return the solved notebook with one cell deleted."""
+    notebook = solved()
+    notebook.cells.remove(named(notebook, grade_id))
+    return notebook
+
+
+def twice(grade_id: str) -> nbformat.NotebookNode:
+    """Return the solved notebook with one cell copied, the copy made harmless."""
+    notebook = solved()
+    cell = named(notebook, grade_id)
+    harmless = copy.deepcopy(cell) | {"source": "pass", "id": "copy"}
+    notebook.cells.insert(notebook.cells.index(cell) + 1, nbformat.from_dict(harmless))
+    return notebook
+
+
+def judged(
+    of: nbformat.NotebookNode,
+    handed_in: nbformat.NotebookNode,
+    limits: Limits = PATIENT,
+    seed: int = 1,
+    student: str = "ada",
+    files: tuple[Path, ...] = (),
+) -> tuple[nbformat.NotebookNode, list[str]]:
+    """Return a submission as it was run and judged, and why a person is to look at it."""
+    notebook, *_ = prepared(of, handed_in)
+    return notebook, executed(notebook, of, student, list(files), limits, seed)

@@ -1,78 +1,35 @@
-"""Feedback: what students may see, pictures among it, and pages that hostile work cannot stop."""
+"""Feedback: what students may see, pictures among it. Whole pages are made in proof/classroom."""
 
 import base64
 import copy
 import io
 import json
-import os
 import re
 import struct
-import sys
-import warnings
 import zlib
 from collections import Counter
 from functools import cache
-from pathlib import Path
-from typing import NamedTuple
 
 import feedback
 import nbformat
 import numpy as np
 import pytest
 from bs4 import BeautifulSoup
-from feedback import CUT, LEFT_OUT, PageLimits, as_text, closed, exporter, write_feedback
-from marking import is_test, key, mark, prepared, release
+from feedback import CUT, LEFT_OUT, as_text, closed, exporter
+from marking import is_test, key, prepared, release
 from matplotlib.figure import Figure
 from nbconvert.exporters import HTMLExporter
 from nbformat.v4 import new_markdown_cell, new_output
-from nbgrader.api import Gradebook
-from nbgrader.apps import NbGraderAPI
-from nbgrader.preprocessors import SaveCells
 from nbgrader.server_extensions.formgrader import handlers
 from pictures import MAX_BYTES, MAX_PICTURES, picture, pictures
 from PIL import Image
 from traitlets.config import Config
 
 import tiny_assignment
-from test_assignments import TOPICS, assignment
+from check.grading.shown import PNG, encoded, noise, seen
+from tiny_assignment import TOPIC, TOPICS, assignment, named
 
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")
-TOPIC = tiny_assignment.TOPIC
-
-
-class Row(NamedTuple):
-    student: str
-    topic: str
-    name: str = ""
-
-
-# ── What students see ─────────────────────────────────────────────────────────────────────────────
-
-
-def seen(explain: str = "Because.", code: str = "", attachments: dict | None = None, outputs=()):
-    """Return the closed notebook of someone who wrote these, with pictures taken as they are."""
-    submitted = release(tiny_assignment.source())
-    for cell in submitted.cells:
-        if mark(cell).get("grade_id") == "explain":
-            cell.source = explain
-            cell["attachments"] = pictures({"source": explain, "attachments": attachments or {}})
-        if mark(cell).get("grade_id") == "double" and code:
-            cell.source = code
-    notebook, *_ = prepared(tiny_assignment.source(), submitted)
-    for cell in notebook.cells:
-        if is_test(cell):
-            points = mark(cell)["points"]
-            cell.metadata["parts"] = [
-                {"name": "small numbers", "points": points, "earned": points, "said": ""}
-            ]
-        elif mark(cell).get("grade_id") == "double":
-            cell.outputs = list(outputs)
-    return closed(notebook, tiny_assignment.source())
-
-
-def found(notebook, grade_id: str):
-    """Return a cell by its name."""
-    return next(cell for cell in notebook.cells if mark(cell).get("grade_id") == grade_id)
 
 
 @cache
@@ -114,7 +71,7 @@ def test_no_hidden_line_is_on_a_page(topic):
 
 def test_a_test_cell_says_what_became_of_each_part():
     notebook = key(tiny_assignment.source())
-    found(notebook, "double_tests").metadata["parts"] = [
+    named(notebook, "double_tests").metadata["parts"] = [
         {"name": "small numbers", "points": 10, "earned": 10, "said": ""},
         {
             "name": "large ones",
@@ -124,24 +81,24 @@ def test_a_test_cell_says_what_became_of_each_part():
         },
         {"name": "texts", "points": 5, "earned": None, "said": "it took too long"},
     ]
-    found(notebook, "scale_tests").metadata["parts"] = [
+    named(notebook, "scale_tests").metadata["parts"] = [
         {"name": "", "points": 45, "earned": 22.5, "said": "x" * 10**6}
     ]
     done = closed(notebook, tiny_assignment.source())
-    cell = found(done, "double_tests")
+    cell = named(done, "double_tests")
     assert cell.outputs[0].text == (
         "small numbers: 10 of 10 points\n"
         "large ones: 0 of 25 points\n    AssertionError: 3 is\n5\n"
         "texts: not graded, of 5 points. Your teacher will look at it.\n    it took too long\n"
     )
     assert "parts" not in cell.metadata
-    assert found(done, "scale_tests").outputs[0].text.startswith("22.5 of 45 points\n")
-    assert len(found(done, "scale_tests").outputs[0].text) < 2000
+    assert named(done, "scale_tests").outputs[0].text.startswith("22.5 of 45 points\n")
+    assert len(named(done, "scale_tests").outputs[0].text) < 2000
     for template in ("feedback", "formgrade"):
         assert "large ones: 0 of 25 points" in shown(copy.deepcopy(done), template)
-    del found(notebook, "double_tests").metadata["parts"]
+    del named(notebook, "double_tests").metadata["parts"]
     done = closed(notebook, tiny_assignment.source())
-    assert found(done, "double_tests").outputs[0].text.startswith("Not graded.")
+    assert named(done, "double_tests").outputs[0].text.startswith("Not graded.")
 
 
 @pytest.mark.parametrize(
@@ -169,8 +126,12 @@ def test_a_test_cell_says_what_became_of_each_part():
 def test_a_text_runs_nothing(text):
     notebook = seen(text, attachments={"a.png": {"image/png": PNG}})
     for template in ("feedback", "formgrade"):
-        usual = risky(shown(seen(), template))
-        assert risky(shown(copy.deepcopy(notebook), template)) == usual
+        assert risky(shown(copy.deepcopy(notebook), template)) == usual(template)
+
+
+@cache
+def usual(template: str) -> Counter:
+    return risky(shown(seen(), template))
 
 
 def risky(page: str) -> Counter:
@@ -194,19 +155,19 @@ def test_text_is_shown_as_it_reads_and_steers_nothing():
     odd = "a\x1b[31mred\x1b[0m\x1b]0;title\x07 \u202eright\u2066 \x00\x9b nul\r\nnew\rline "
     odd += "\ufeff\ud800"
     done = seen(odd, "x = 1  # \x1b[31m\u202e\r\n", outputs=[new_output("stream", text=odd)])
-    assert found(done, "explain").source == "ared right  nul\nnew\nline "
-    assert found(done, "double").source == "x = 1  # \n"
-    assert found(done, "double").outputs[0].text == "ared right  nul\nnew\nline "
+    assert named(done, "explain").source == "ared right  nul\nnew\nline "
+    assert named(done, "double").source == "x = 1  # \n"
+    assert named(done, "double").outputs[0].text == "ared right  nul\nnew\nline "
     fine = "é ü 你好 שלום 👩‍💻 e\u0301 $x < y$ a\u00a0b\n\n```python\nx\n```\n\n`y` **b**"
     assert as_text(fine) == fine
     long = seen(
         "long " * 10**5, "x = 1\n" * 10**5, outputs=[new_output("stream", text="o" * 10**6)]
     )
     for name, most in (("explain", 20_000), ("double", 50_000)):
-        assert found(long, name).source.endswith(CUT)
-        assert len(found(long, name).source) <= most + 100
-    assert len(found(long, "double").outputs[0].text) <= 200_100
-    line = found(seen(code="x" * 10**4), "double").source
+        assert named(long, name).source.endswith(CUT)
+        assert len(named(long, name).source) <= most + 100
+    assert len(named(long, "double").outputs[0].text) <= 200_100
+    line = named(seen(code="x" * 10**4), "double").source
     assert line.endswith(CUT) and len(line) < 1000
 
 
@@ -216,25 +177,15 @@ def test_an_output_is_text_or_a_picture():
     many += [new_output("display_data", data=data)]
     many += [new_output("display_data", data={"image/png": "PHN2Zz4="})]
     many += [new_output("error", ename="E", evalue="no", traceback=["\x1b[31mE\x1b[0m: no"])]
-    outputs = found(seen(outputs=many), "double").outputs
+    outputs = named(seen(outputs=many), "double").outputs
     assert [output.output_type for output in outputs] == ["display_data"] + ["stream"] * 3
     assert set(outputs[0].data) == {"image/png"}
     assert [output.text for output in outputs[1:]] == ["bold", "", "E: no"]
     big = new_output("display_data", data={"image/png": encoded(noise(1000, 900))})
-    assert 2 <= len(found(seen(outputs=[big] * 9), "double").outputs) <= 4
+    assert 2 <= len(named(seen(outputs=[big] * 9), "double").outputs) <= 4
 
 
 # ── Pictures ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def encoded(image: Image.Image, kind: str = "PNG", **options) -> str:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return base64.b64encode(file.getvalue()).decode()
-
-
-def noise(width: int, height: int) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(0).integers(0, 255, (height, width, 3), np.uint8))
 
 
 def drawn() -> str:
@@ -260,7 +211,6 @@ def sized(width: int, height: int) -> str:
     return changed(PNG, lambda data: data[:8] + chunk(b"IHDR", head) + data[33:])
 
 
-PNG = encoded(noise(20, 10))
 JPEG = encoded(noise(20, 10), "JPEG")
 SECRET = b"<script>alert(1)</script>"
 GOOD = {
@@ -399,7 +349,7 @@ def test_a_pasted_picture_is_on_the_page(template):
 
 def test_what_is_said_of_a_picture_does_not_count_but_what_it_is():
     attachments = {"a.svg": {"image/svg+xml": "<svg onload=alert(1)>", "text/html": PNG}}
-    done = found(seen("![a](attachment:a.svg)", attachments=attachments), "explain")
+    done = named(seen("![a](attachment:a.svg)", attachments=attachments), "explain")
     assert list(done.attachments.values()) == [picture(PNG)]
 
 
@@ -423,18 +373,18 @@ def test_a_picture_that_is_not_shown_is_named(attachments):
     )
     assert taken == {}
     done = seen(text, attachments=attachments if isinstance(attachments, dict) else {})
-    assert found(done, "explain").source == f"See {LEFT_OUT} here"
-    assert "attachments" not in found(done, "explain")
+    assert named(done, "explain").source == f"See {LEFT_OUT} here"
+    assert "attachments" not in named(done, "explain")
 
 
 def test_a_few_pictures_are_shown_of_many_or_large_ones():
     many = {f"{k}.png": {"image/png": encoded(noise(20 + k, 10))} for k in range(9)}
-    done = found(
+    done = named(
         seen("\n".join(f"![]({'attachment:'}{name})" for name in many), attachments=many), "explain"
     )
     assert len(done.attachments) == MAX_PICTURES and done.source.count(LEFT_OUT) == 5
     large = {f"{k}.png": {"image/png": encoded(noise(1000 - k, 900))} for k in range(4)}
-    done = found(
+    done = named(
         seen("\n".join(f"![](attachment:{name})" for name in large), attachments=large), "explain"
     )
     assert len(done.attachments) == 3 and done.source.count(LEFT_OUT) == 1
@@ -458,259 +408,3 @@ def test_a_picture_in_an_added_cell_is_shown():
     done = closed(notebook, tiny_assignment.source())
     nbformat.validate(done)
     assert bytes_on(shown(done)) == list(picture(PNG).values())
-
-
-# ── Pages ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture
-def course(tmp_path, monkeypatch):
-    """An empty course with nbgrader's gradebook."""
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    url = f"sqlite:///{tmp_path / 'gradebook.db'}"
-    with Gradebook(url) as gradebook:
-        gradebook.update_or_create_assignment(TOPIC)
-    resources = {"nbgrader": {"notebook": TOPIC, "assignment": TOPIC, "db_url": url}}
-    SaveCells().preprocess(key(tiny_assignment.source()), resources)
-    return Course(tmp_path, url)
-
-
-class Course:
-    def __init__(self, folder: Path, url: str):
-        self.folder, self.url, self.rows = folder, url, []
-
-    def add(self, student: str, notebook) -> None:
-        """Put a graded notebook in its place, and points into the gradebook."""
-        folder = self.folder / "autograded" / student / TOPIC
-        folder.mkdir(parents=True)
-        text = json.dumps(notebook)  # as it is: nbformat would refuse or take long
-        (folder / f"{TOPIC}.ipynb").write_text(text, encoding="utf-8")
-        (folder / "timestamp.txt").write_text("2026-11-01 10:00:00 UTC")
-        (folder / "submission_secret.txt").write_text(f"secret of {student}")
-        self.rows.append(Row(student, TOPIC))
-        with Gradebook(self.url) as gradebook:
-            gradebook.update_or_create_student(student)
-            gradebook.update_or_create_submission(TOPIC, student)
-            gradebook.find_grade("double_tests", TOPIC, TOPIC, student).auto_score = 40
-            gradebook.db.commit()
-
-    def write(self, limits: PageLimits | None = None) -> dict:
-        return write_feedback(self.folder, self.url, self.rows, limits)
-
-    def path(self, student: str) -> Path:
-        return self.folder / "feedback" / student / TOPIC / f"{TOPIC}.html"
-
-    def page(self, student: str) -> str:
-        return self.path(student).read_text(encoding="utf-8")
-
-
-def whole(page: str) -> bool:
-    """Return whether a page shows the notebook to its last cell."""
-    return "Written response" in page and 'name="explain"' in page and "(Score: 40.0" in page
-
-
-def repeated(piece: str, n: int = 10**6) -> str:
-    return piece * (n // len(piece))
-
-
-TEXTS = {
-    "brackets": repeated("["),
-    "pairs of brackets": repeated("[]"),
-    "nested links": repeated("[[a]("),
-    "nested pictures": repeated("![a](attachment:"),
-    "emphasis": repeated("*a **b "),
-    "emphasis without end": repeated("a*_"),
-    "back-ticks": "".join("`" * k + "a" for k in range(1000)),
-    "tags": repeated("<a "),
-    "smaller": repeated("<"),
-    "comments": repeated("<!--"),
-    "entities": repeated("&#1;"),
-    "dollars": repeated("$a$$"),
-    "LaTeX": repeated("\\begin{a}"),
-    "display": repeated("\\\\[ "),
-    "quotes": repeated("> "),
-    "deep list": "\n".join("  " * k + "- a" for k in range(1000)),
-    "deep quote": repeated("> - 1. "),
-    "table": "|a|b|\n|-|-|\n" + repeated("|1|2|\n"),
-    "wide table": repeated("|a", 10**5) + "|\n" + repeated("|-", 10**5) + "|\n",
-    "headings": repeated("# a\n"),
-    "definitions": repeated("a\n: b\n"),
-    "references": repeated("[a]: b\n"),
-    "addresses": repeated("http://a.b/ "),
-    "data": "![](data:image/png;base64," + repeated("A", 10**7) + ")",
-    "bidi": repeated("\u202ea\u2066"),
-    "marks above": "a" + repeated("\u0301"),
-    "colours": repeated("\x1b[31m\x1b[0m"),
-    "one line": repeated("a"),
-    "lines": repeated("\n"),
-    "spaces": repeated(" "),
-    "slow language": "```perl\n" + repeated("s{"),
-    "slow language in a list": "- ~~~   ruby\n  " + repeated("=begin\n"),
-    "backslashes": repeated("\\"),
-}
-CODES = {
-    "numbers": repeated("1."),
-    "attributes": repeated("a."),
-    "brackets in code": repeated("("),
-    "strings": repeated("'''"),
-    "f-strings": repeated("f'{"),
-    "questions": repeated("a?"),
-    "Perl": "%%perl\n" + repeated("s{"),
-    "Ruby": "\n %%ruby\n" + repeated("=begin\n"),
-    "many lines": repeated("a.\n"),
-    "deep": "\n".join(" " * k + "if a:" for k in range(1000)),
-}
-STREAMS = {
-    "20 MB of colours": "\x1b[31ma\x1b[0m" * (20 * 2**20 // 10),
-    "open colour codes": "\x1b[" * 10**6 + "1;" * 10**6,
-    "open titles": "\x1b]" * 10**6,
-    "20 MB of text": "a" * 20 * 2**20,
-    "progress": "\r" * 10**6,
-}
-
-
-@pytest.mark.timeout(600)
-def test_no_hostile_notebook_costs_another_page(course):
-    """And what `closed` lets through is fast, so that it opens in Formgrader, too."""
-    for name, text in TEXTS.items():
-        course.add(f"text {name}", seen(text))
-    for name, code in CODES.items():
-        course.add(f"code {name}", seen(code=code))
-    for name, text in STREAMS.items():
-        course.add(f"stream {name}", seen(outputs=[new_output("stream", text=text)]))
-    course.add("honest", seen())
-    assert course.write() == {}
-    for row in course.rows:
-        assert whole(course.page(row.student)), row.student
-        assert course.path(row.student).stat().st_size < 2**21
-
-
-def test_limits_of_time_memory_and_size_hold_for_each_page(course):
-    """Here the notebooks come as no `closed` would leave them."""
-    limits = PageLimits(seconds=4, memory_bytes=200 * 2**20, page_bytes=2**21)
-    honest = seen()
-    slow, huge, long, broken = (copy.deepcopy(honest) for _ in range(4))
-    found(slow, "double").source = repeated("a.", 10**6)
-    found(huge, "double").outputs = [new_output("stream", text="<" * 60 * 2**20)]
-    found(long, "double").outputs = [new_output("stream", text="a" * 2**22)]
-    broken.cells[0] = {"cell_type": "markdown", "metadata": {}, "source": 7}
-    for name, notebook in [("a", honest), ("slow", slow), ("huge", huge), ("long", long)]:
-        course.add(name, notebook)
-    course.add("broken", broken)
-    course.add("z", honest)
-    failed = course.write(limits)
-    assert failed == {
-        ("slow", TOPIC): "it takes longer than 4 s",
-        ("huge", TOPIC): "it takes more than 200 MiB of memory",
-        ("long", TOPIC): "it is larger than 2 MiB",
-        ("broken", TOPIC): "its notebook cannot be shown",
-    }
-    assert whole(course.page("a")) and whole(course.page("z"))
-    for (student, _), why in failed.items():
-        page = course.page(student)
-        assert why in page and "<p>Score: 40 / 100</p>" in page and f"<p>{student}</p>" in page
-        assert "<td>double_tests</td><td>40</td><td>40</td>" in page
-    assert not list(course.folder.glob("feedback/*/*/.*"))
-    # What failed is not tried again, unless the limits are others.
-    before = course.path("slow").stat().st_ino
-    assert course.write(limits) == {} and course.path("slow").stat().st_ino == before
-    assert ("long", TOPIC) not in course.write(PageLimits(seconds=3))
-    assert whole(course.page("long"))
-
-
-def test_only_what_has_changed_is_made_again(course):
-    for student in "abcdef":
-        course.add(student, seen())
-    course.write()
-    made = {student: course.path(student).stat().st_ino for student in "abcdef"}
-    with Gradebook(course.url) as gradebook:
-        gradebook.find_grade("explain", TOPIC, TOPIC, "a").manual_score = 12
-        comment = gradebook.find_comment("explain", TOPIC, TOPIC, "b")
-        comment.manual_comment = "Well *said*."
-        gradebook.db.commit()
-    path = course.folder / "autograded" / "c" / TOPIC / f"{TOPIC}.ipynb"
-    path.write_text(json.dumps(seen("Another reason.")), encoding="utf-8")
-    course.path("d").unlink()
-    course.path("e").write_text("half a pa")
-    assert course.write() == {}
-    again = {student: course.path(student).stat().st_ino for student in "abcdef"}
-    assert {student for student in "abcdef" if made[student] != again[student]} == set("abcde")
-    assert "Score: 52.0 / 100.0" in course.page("a")
-    assert "Well <em>said</em>." in course.page("b")
-    assert "Another reason." in course.page("c")
-    assert whole(course.page("d")) and whole(course.page("e"))
-
-
-# nbgrader leaves files open when it releases feedback.
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_pages_are_those_that_nbgrader_makes_and_releases(course, tmp_path):
-    """But for our style, whose page it is, the tests' names and, last, what it was made of."""
-    course.add("ada", seen(attachments={}))
-    course.add("grace", seen("![](attachment:a)", attachments={"a": {"image/png": PNG}}))
-    with Gradebook(course.url) as gradebook:
-        gradebook.find_comment("explain", TOPIC, TOPIC, "ada").manual_comment = "**Why?**"
-        gradebook.find_submission(TOPIC, "grace").notebooks[0].late_submission_penalty = 3
-        gradebook.db.commit()
-    course.write()
-    config = Config()
-    config.CourseDirectory.root = str(course.folder)
-    config.CourseDirectory.course_id = "course"
-    config.CourseDirectory.db_url = course.url
-    config.HTMLExporter.sanitize_html = True
-    config.Exchange.root = str(tmp_path / "exchange")
-    (tmp_path / "exchange").mkdir()
-    api = NbGraderAPI(config=config)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # nbgrader misspells an argument
-        released = api.release_feedback(TOPIC)
-    assert released["success"], released
-    files = list((tmp_path / "exchange" / "course" / "feedback").iterdir())
-    ours = {student: course.page(student) for student in ("ada", "grace")}
-    assert {path.read_text(encoding="utf-8") for path in files} == set(ours.values())
-    made = api.generate_feedback(TOPIC)
-    assert made["success"], made
-    for student, page in ours.items():
-        page, _, last = page.rstrip("\n").rpartition("\n")
-        assert re.fullmatch(r"<!-- [0-9a-f]{64} -->", last)
-        theirs = feedback.named(course.page(student), student)
-        assert page.strip() == theirs.strip()
-
-
-def test_a_page_adds_a_style_a_student_and_names_to_nbgraders(course):
-    course.add("ada", seen("<h4></head> Test cell"))
-    course.rows[0] = Row("ada", TOPIC, "Ada <b>\u202e Lovelace")
-    course.write()
-    page = course.page("ada")
-    assert page.count(feedback.STYLE) == 1
-    assert page.index(feedback.STYLE) < page.index("</head>")
-    assert page.count('<p class="student">Ada &lt;b&gt; Lovelace (ada)</p>') == 1
-    assert '<a href="#double_tests">double_tests</a> (Score: 40.0 / 40.0)' in page
-    assert ">Test cell</a>" not in page and "&lt;h4&gt;&lt;/head&gt; Test cell" in page
-    for word in ("<script", "url(", "@import", "http"):
-        assert word not in feedback.STYLE
-
-
-def test_another_name_makes_a_new_page(course):
-    course.add("ada", seen())
-    course.write()
-    assert '<p class="student">ada</p>' in course.page("ada")
-    course.rows[0] = Row("ada", TOPIC, "Ada")
-    course.write()
-    assert '<p class="student">Ada (ada)</p>' in course.page("ada")
-
-
-def test_if_the_maker_stops_every_page_says_so_and_is_tried_again(course, monkeypatch):
-    course.add("ada", seen())
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "executable", "/bin/false")
-        assert set(course.write()) == {("ada", TOPIC)}
-    assert "the program that makes pages has stopped" in course.page("ada")
-    assert course.write() == {}
-    assert whole(course.page("ada"))
-
-
-def test_who_handed_in_nothing_gets_no_page(course):
-    course.rows.append(Row("late", TOPIC))
-    assert course.write() == {}
-    assert not (course.folder / "feedback" / "late").exists()

@@ -1,48 +1,106 @@
-"""What hostile students hand in: the sources that tests/test_attacks.py runs in the sandbox.
+"""What hostile students hand in: the sources that are run in the sandbox.
 
 TRICKS are functions of one answer, each asked by a test cell of its own for a number that is drawn
 anew and stands nowhere but in the judge. PATCHES are cells that go before all others, with answers
-that are wrong. PROBES ask the sandbox for what it must refuse.
+that are wrong. FLOODS try to stop the class. PROBES ask the sandbox for what it must refuse.
 """
 # ruff: noqa: E501
 
-# Each trick returns what it hopes will pass, or speaks the wire's protocol itself and then waits.
-# `counted`, `callback` and `board` are an object, a function and a shared array of the test.
-TRICKS = r'''
+import re
+
+# One line each, by family: what it returns, raises or sends. What it sends is all that it says.
+TRICKS = {
+    # Values.
+    "always_equal": "return Any()",
+    "subclass_of_int": 'return type("Int", (int,), {"__eq__": lambda a, b: True, "__hash__": int.__hash__})(3)',
+    "a_class_named_int": 'return type("int", (Any,), {})()',
+    "nan": 'return float("nan")',
+    "the_arguments": "return [counted, callback, board]",
+    "the_object_itself": "return counted",
+    "an_array_of_objects": "return np.array([Any()], dtype=object)",
+    "a_record_array": 'return np.zeros(1, dtype=[("a", float), ("b", int)])',
+    "a_million_bits": "return 1 << 10**6",
+    "surrogates": r'return "\ud800\udfff" * 10',
+    "colour_codes": r'return "\x1b[31m" * 10**5',
+    # Errors.
+    "assertion_error": 'raise AssertionError("passed")',
+    "keyboard_interrupt": "raise KeyboardInterrupt",
+    "system_exit": "raise SystemExit(0)",
+    "an_error_of_surrogates": r'raise ValueError("\ud800" * 5000)',
+    "forged_error_too_long": '_raw(_pack(["error", [["TooLong"], "x"]]))',
+    "forged_error_of_expect": '_raw(_pack(["error", [["expect", "Counted", "hidden"], "x"]]))',
+    "forged_error_without_a_name": '_raw(_pack(["error", [[], ""]]))',
+    "forged_error_of_proxies": '_raw(_pack(["error", [_proxy(), _proxy()]]))',
+    # The protocol, spoken by oneself.
+    "huge_length": '_last(b"", 2**32 - 1)',
+    "length_without_content": '_last(b"", 1000)',
+    "garbage": "_last(os.urandom(5000))",
+    "an_array_header_of_four_billion": r'_last(b"\x92\xa5value\xdd\xff\xff\xff\xff")',
+    "millions_of_lists": r'_last(b"\x92\xa5value\x91\xdd" + struct.pack(">I", 10**7) + b"\x90" * 10**7)',
+    "your_number_is_a_list": "_value(msgpack.ExtType(wire.YOURS, _pack([1])))",
+    "the_judges_own_object": "_value(msgpack.ExtType(wire.YOURS, _pack(0)))",
+    "twin_name": '_value(msgpack.ExtType(wire.TWIN, _pack("expect")))',
+    "share_of_another_shape": '_raw(_pack(["changes", [[[0, ["<f8", [7, 7], bytes(8 * 49)]]]]])); _value(1)',
+    "share_that_is_a_proxy": '_raw(_pack(["changes", [[[0, _proxy()]]]])); _value(1)',
+    "record_of_another_module": '_value(_ext(wire.RECORD, "subprocess", "Popen", {"args": ["true"]}))',
+    "record_with_effects": '_value(_ext(wire.RECORD, "firsttoken.kv_cache", "KVCache", {}))',
+    "record_of_the_judge": '_value(_ext(wire.RECORD, "__main__", "Judge", {}))',
+    "record_of_odd_fields": '_value(_ext(wire.RECORD, "firsttoken.roofline", "Cost", {"flops": _proxy(), "bytes": []}))',
+    "endless_texts": '_value(_ext(wire.ARRAY, "<U999999999", [0, 10**9], b""))',
+    "negative_shape": '_value(_ext(wire.ARRAY, "<f8", [-1, -1], bytes(8)))',
+    "many_empty_rows": '_value(_ext(wire.ARRAY, "<f8", [10**8, 0], b""))',
+    "other_byte_order": '_value(_ext(wire.SCALAR, ">f8", [], struct.pack(">d", 3.0)))',
+    "a_long_integer": '_value(msgpack.ExtType(wire.INTEGER, _pack("0x" + "f" * 10**6)))',
+    "a_set_of_lists": "_value(_ext(wire.SET, [1], [2]))",
+    "a_generator_state": '_value(_ext(wire.RANDOM, 5, {"bit_generator": "PCG64", "state": "no"}))',
+    "a_timestamp": "_value(msgpack.Timestamp(7))",
+    "proxy_of_many_names": '_value([_proxy(k, f"name{k}") for k in range(2000)])',
+    "proxy_named_badly": '_value(_proxy(1, "<script>", True, [1, None, "__class__"]))',
+    "proxy_with_a_list_as_number": '_value(_ext(wire.MINE, [1], "a", True, []))',
+    # The judge's objects.
+    "private_name": 'return _asked("get", counted, "_hidden")[1][0]',
+    "method_of_private_name": 'return _asked("method", counted, "__getattribute__", ("_hidden",), {})[1][0]',
+    "names_with_dots": 'return _asked("get", counted, "see._hidden")[1][0]',
+    "globals_of_a_function": 'return _asked("get", callback, "__globals__")[1][0]["hidden"]',
+    "mro_of_a_class": 'return _asked("method", _asked("get", counted, "__class__")[1][0], "mro", (), {})[1][0]',
+    "methods_of_a_list": 'return _asked("method", [3, 1, 2], "sort", (), {"key": callback})[1][0]',
+    "memory_of_the_judge": "return counted.repeat(10**8)",
+    "endless_count": "return counted.count_to(10**15)",
+    # The process.
+    "exits": "os._exit(0)",
+    "crashes": "ctypes.string_at(0)",
+    "too_many_bytes": "return np.zeros(10**8)",
+}
+# What tricks are made of, and those that take more than a line. Each returns what it hopes will
+# pass, or speaks the wire's protocol itself and then waits. `counted`, `callback` and `board` are an
+# object, a function and a shared array of the test.
+TRICK_CODE = r'''
 import ctypes, gc, os, re, signal, socket, struct, sys, threading, time
 import msgpack, numpy as np, wire
-
 PEER, MEMORY = [], {}
 _serve = wire.Peer.serve
-
 def _watched(self, request, args):
     PEER[:] = [self]
     return _serve(self, request, args)
-
 wire.Peer.serve = _watched
-
 def _raw(data, size=None):
     PEER[0].wire.sendall(struct.pack(">I", len(data) if size is None else size) + data)
-
+def _last(*data):
+    _raw(*data)
+    os._exit(0)
 def _pack(value):
     return msgpack.packb(value, unicode_errors="surrogatepass")
-
 def _value(value):
     """Answer the call with a value of our own making; nothing more is said."""
-    _raw(_pack(["value", [value]]))
-    os._exit(0)
-
+    _last(_pack(["value", [value]]))
 def _ext(code, *content):
     return msgpack.ExtType(code, _pack(list(content)))
-
 def _proxy(number=99, name="thing", can_be_called=True, methods=()):
     return _ext(wire.MINE, number, name, can_be_called, list(methods))
-
 def _asked(request, *args):
     """Return the judge's reply to a request of ours, raw."""
     PEER[0].write(request, *args)
     return PEER[0].receive()
-
 class Any:
     """Answers everything with itself, and every comparison with True."""
     def __getattr__(self, name):
@@ -63,389 +121,102 @@ class Any:
         return iter([self])
 
 # Values.
-
-def always_equal(counted, callback, board):
-    return Any()
-
-def list_of_always_equal(counted, callback, board):
-    return [Any()]
-
-def subclass_of_int(counted, callback, board):
-    return type("Int", (int,), {"__eq__": lambda a, b: True, "__hash__": int.__hash__})(3)
-
-def subclass_of_str(counted, callback, board):
-    return type("Str", (str,), {"__eq__": lambda a, b: True, "__hash__": str.__hash__})("x")
-
-def a_class_named_int(counted, callback, board):
-    return type("int", (Any,), {})()
-
-def nan(counted, callback, board):
-    return float("nan")
-
-def infinity(counted, callback, board):
-    return np.float64("inf")
-
-def negative_zero(counted, callback, board):
-    return -0.0
-
-def true(counted, callback, board):
-    return True
-
-def none(counted, callback, board):
-    return None
-
-def the_arguments(counted, callback, board):
-    return [counted, callback, board]
-
-def the_object_itself(counted, callback, board):
-    return counted
-
-def an_array_of_objects(counted, callback, board):
-    return np.array([Any()], dtype=object)
-
-def an_array_of_no_numbers(counted, callback, board):
-    return np.empty((0, 5))
-
-def a_record_array(counted, callback, board):
-    return np.zeros(1, dtype=[("a", float), ("b", int)])
-
-def an_array_of_times(counted, callback, board):
-    return np.array(["NaT"], dtype="datetime64[s]")
-
-def long_double(counted, callback, board):
-    return np.longdouble(1) / 3
-
 def a_subclass_of_array(counted, callback, board):
     class Equal(np.ndarray):
         __eq__ = lambda self, other: True
     return np.ones(1).view(Equal)
-
-def a_million_bits(counted, callback, board):
-    return 1 << 10**6
-
-def a_masked_array(counted, callback, board):
-    return np.ma.masked_all(1)
-
-def surrogates(counted, callback, board):
-    return "\ud800\udfff" * 10
-
-def colour_codes(counted, callback, board):
-    return "\x1b[31m" * 10**5
-
 def a_nest_of_lists(counted, callback, board):
     nest = []
     for _ in range(400):
         nest = [nest]
     return nest
-
 def an_endless_iterator(counted, callback, board):
     import itertools
     return itertools.count()
-
 def an_array_that_is_another_one_each_time(counted, callback, board):
     class Other:
         def __array__(self, dtype=None, copy=None):
             return np.random.random(3)
     return Other()
-
 # Errors.
-
-def assertion_error(counted, callback, board):
-    raise AssertionError("passed")
-
-def stop_iteration(counted, callback, board):
-    raise StopIteration(5)
-
-def keyboard_interrupt(counted, callback, board):
-    raise KeyboardInterrupt
-
-def system_exit(counted, callback, board):
-    raise SystemExit(0)
-
-def generator_exit(counted, callback, board):
-    raise GeneratorExit
-
-def memory_error(counted, callback, board):
-    raise MemoryError
-
-def an_error_of_surrogates(counted, callback, board):
-    raise ValueError("\ud800" * 5000)
-
 def an_error_that_cannot_be_said(counted, callback, board):
     class Mute(Exception):
         def __str__(self):
             raise RuntimeError
     raise Mute(1, 2)
-
-def forged_error_unanswered(counted, callback, board):
-    _raw(_pack(["error", [["Unanswered", "BaseException"], "x"]]))
-
-def forged_error_late(counted, callback, board):
-    _raw(_pack(["error", [["Late"], "x"]]))
-
-def forged_error_too_long(counted, callback, board):
-    _raw(_pack(["error", [["TooLong"], "x"]]))
-
-def forged_error_of_expect(counted, callback, board):
-    _raw(_pack(["error", [["expect", "Counted", "hidden"], "x"]]))
-
-def forged_error_without_a_name(counted, callback, board):
-    _raw(_pack(["error", [[], ""]]))
-
 def forged_error_with_a_nest(counted, callback, board):
     nest = []
     for _ in range(900):
         nest = [nest]
     _raw(_pack(["error", [["ValueError"], nest]]))
-
-def forged_error_of_proxies(counted, callback, board):
-    _raw(_pack(["error", [_proxy(), _proxy()]]))
-
 # The protocol, spoken by oneself.
-
 def forged_done(counted, callback, board):
     _raw(_pack(["done", [True]]))
     _raw(_pack(["verdict", [{"name": "forged_done", "parts": []}]]))
     _value(True)
-
-def huge_length(counted, callback, board):
-    _raw(b"", 2**32 - 1)
-    os._exit(0)
-
-def length_without_content(counted, callback, board):
-    _raw(b"", 1000)
-    os._exit(0)
-
-def garbage(counted, callback, board):
-    _raw(os.urandom(5000))
-    os._exit(0)
-
-def no_list(counted, callback, board):
-    _raw(_pack("value"))
-    os._exit(0)
-
-def no_content(counted, callback, board):
-    _raw(_pack(["value", []]))
-    os._exit(0)
-
-def kind_is_a_number(counted, callback, board):
-    _raw(_pack([7, [1]]))
-    os._exit(0)
-
-def deep_lists(counted, callback, board):
-    _raw(b"\x92\xa5value" + b"\x91" * 10**6)
-    os._exit(0)
-
-def deep_values(counted, callback, board):
-    data = _pack([1])
-    for _ in range(3000):
-        data = _pack(msgpack.ExtType(wire.TUPLE, data))
-    _raw(_pack(["value", [msgpack.ExtType(wire.TUPLE, data)]]))
-    os._exit(0)
-
-def an_array_header_of_four_billion(counted, callback, board):
-    _raw(b"\x92\xa5value\xdd\xff\xff\xff\xff")
-    os._exit(0)
-
-def millions_of_lists(counted, callback, board):
-    _raw(b"\x92\xa5value\x91\xdd" + struct.pack(">I", 10**7) + b"\x90" * 10**7)
-    os._exit(0)
-
-def number_of_another(counted, callback, board):
-    _value(_ext(wire.YOURS, 10**6))
-
-def your_number_is_a_list(counted, callback, board):
-    _value(msgpack.ExtType(wire.YOURS, _pack([1])))
-
-def the_judges_own_object(counted, callback, board):
-    _value(msgpack.ExtType(wire.YOURS, _pack(0)))
-
-def twin_name(counted, callback, board):
-    _value(msgpack.ExtType(wire.TWIN, _pack("expect")))
-
-def twin_numbers(counted, callback, board):
-    _value([msgpack.ExtType(wire.TWIN, _pack(n)) for n in range(100)])
-
-def share_never_shared(counted, callback, board):
-    _value(_ext(wire.SHARE, 77, None))
-
 def shares_of_our_own(counted, callback, board):
     _raw(_pack(["changes", [[[k, [1, 2, 3]] for k in range(1000)]]]))
     _value(_ext(wire.SHARE, 5, None))
-
-def share_of_another_shape(counted, callback, board):
-    _raw(_pack(["changes", [[[0, ["<f8", [7, 7], bytes(8 * 49)]]]]]))
-    _value(1)
-
-def share_that_is_a_proxy(counted, callback, board):
-    _raw(_pack(["changes", [[[0, _proxy()]]]]))
-    _value(1)
-
 def changes_without_end(counted, callback, board):
     data = _pack(["changes", [[]]])
     PEER[0].wire.settimeout(None)
     while True:
         _raw(data)
-
 def questions_without_end(counted, callback, board):
     while True:
         _asked("get", counted, "calls")
-
 def a_trickle(counted, callback, board):
     _raw(b"", 10**6)
     while True:
         PEER[0].wire.sendall(b"\x90")
         time.sleep(0.001)
-
-def record_of_another_module(counted, callback, board):
-    _value(_ext(wire.RECORD, "subprocess", "Popen", {"args": ["true"]}))
-
-def record_with_effects(counted, callback, board):
-    _value(_ext(wire.RECORD, "firsttoken.kv_cache", "KVCache", {}))
-
-def record_of_the_judge(counted, callback, board):
-    _value(_ext(wire.RECORD, "__main__", "Judge", {}))
-
-def record_of_a_list(counted, callback, board):
-    _value(_ext(wire.RECORD, [1], {}, {}))
-
-def record_of_odd_fields(counted, callback, board):
-    _value(_ext(wire.RECORD, "firsttoken.roofline", "Cost", {"flops": _proxy(), "bytes": []}))
-
-def object_dtype(counted, callback, board):
-    _value(_ext(wire.ARRAY, "|O", [1], b"12345678"))
-
-def void_dtype(counted, callback, board):
-    _value(_ext(wire.ARRAY, "|V8", [1], b"12345678"))
-
-def dtype_of_fields(counted, callback, board):
-    _value(_ext(wire.ARRAY, "f8,f8", [1], bytes(16)))
-
-def endless_texts(counted, callback, board):
-    _value(_ext(wire.ARRAY, "<U999999999", [0, 10**9], b""))
-
-def wrong_shape(counted, callback, board):
-    _value(_ext(wire.ARRAY, "<f8", [2**40, 2**40], bytes(8)))
-
-def negative_shape(counted, callback, board):
-    _value(_ext(wire.ARRAY, "<f8", [-1, -1], bytes(8)))
-
-def many_empty_rows(counted, callback, board):
-    _value(_ext(wire.ARRAY, "<f8", [10**8, 0], b""))
-
-def other_byte_order(counted, callback, board):
-    _value(_ext(wire.SCALAR, ">f8", [], struct.pack(">d", 3.0)))
-
-def an_integer_that_is_a_list(counted, callback, board):
-    _value(_ext(wire.INTEGER, "1"))
-
-def a_long_integer(counted, callback, board):
-    _value(msgpack.ExtType(wire.INTEGER, _pack("0x" + "f" * 10**6)))
-
-def complex_of_texts(counted, callback, board):
-    _value(_ext(wire.COMPLEX, "1+2j"))
-
-def a_set_of_lists(counted, callback, board):
-    _value(_ext(wire.SET, [1], [2]))
-
 def a_tuple_of_a_proxy(counted, callback, board):
     """To make a tuple of it, the judge must ask, and the answer is the next one."""
     reply = _pack(["value", [msgpack.ExtType(wire.TUPLE, _pack(_proxy()))]])
     while True:
         _raw(reply)
         PEER[0].receive()
-
-def a_generator_state(counted, callback, board):
-    _value(_ext(wire.RANDOM, 5, {"bit_generator": "PCG64", "state": "no"}))
-
-def a_timestamp(counted, callback, board):
-    _value(msgpack.ExtType(-1, struct.pack(">I", 7)) if False else msgpack.Timestamp(7))
-
-def unknown_kind(counted, callback, board):
-    _value(_ext(100, 1))
-
-def proxy_of_many_names(counted, callback, board):
-    _value([_proxy(k, f"name{k}") for k in range(2000)])
-
-def proxy_named_badly(counted, callback, board):
-    _value(_proxy(1, "<script>", True, [1, None, "__class__"]))
-
-def proxy_with_a_list_as_number(counted, callback, board):
-    _value(_ext(wire.MINE, [1], "a", True, []))
-
 def an_array_of_arrays_for_ever(counted, callback, board):
     """Whatever is asked, the reply is an object that must be asked again."""
     while True:
         _raw(_pack(["value", [_proxy(len(MEMORY))]]))
         MEMORY[len(MEMORY)] = PEER[0].receive()
-
 def a_second_answer_in_advance(counted, callback, board):
     for number in range(50):
         _raw(_pack(["value", [number]]))
     os._exit(0)
-
 # The judge's objects.
-
-def private_name(counted, callback, board):
-    return _asked("get", counted, "_hidden")[1][0]
-
-def method_of_private_name(counted, callback, board):
-    return _asked("method", counted, "__getattribute__", ("_hidden",), {})[1][0]
-
-def names_with_dots(counted, callback, board):
-    return _asked("get", counted, "see._hidden")[1][0]
-
 def format_of_a_text(counted, callback, board):
     reply = _asked("method", "{0._hidden}", "format", (counted,), {})
     return int(reply[1][0])
-
 def format_of_a_function(counted, callback, board):
     reply = _asked("method", "{0.__globals__[hidden]}", "format", (callback,), {})
     return int(reply[1][0])
-
 def format_map(counted, callback, board):
     reply = _asked("method", "{a.__class__.__init__.__globals__[hidden]}", "format_map",
                    ({"a": counted},), {})
     return int(reply[1][0])
-
-def globals_of_a_function(counted, callback, board):
-    return _asked("get", callback, "__globals__")[1][0]["hidden"]
-
-def closure_of_a_function(counted, callback, board):
-    return _asked("get", callback, "func_closure")[1][0]
-
 def self_of_a_method(counted, callback, board):
     method = _asked("get", counted, "see")[1][0]
     return _asked("get", method, "__self__")[1][0]
-
-def mro_of_a_class(counted, callback, board):
-    return _asked("method", _asked("get", counted, "__class__")[1][0], "mro", (), {})[1][0]
-
 def setting_an_attribute(counted, callback, board):
     _asked("set", counted, "_hidden", 5)
     _asked("method", counted, "__setattr__", ("_hidden", 5), {})
     return 5
-
 def requests_of_the_judge(counted, callback, board):
     for request in ("names", "close", "errors", "iterate", "count", "item", "array", "test"):
         found = _asked(request, counted, "hidden")
         if found[0] == "value":
             return found[1][0]
     return 0
-
-def methods_of_a_list(counted, callback, board):
-    return _asked("method", [3, 1, 2], "sort", (), {"key": callback})[1][0]
-
 def change_of_a_returned_list(counted, callback, board):
     counted.log.append(1)
     counted.log.clear()
     return counted.log
-
 def recursion_by_callback(counted, callback, board):
     def again(x):
         return counted.apply(again, x)
     return again(1)
-
 def errors_out_of_a_callback(counted, callback, board):
     def fails(x):
         raise SystemExit
@@ -454,14 +225,12 @@ def errors_out_of_a_callback(counted, callback, board):
     except BaseException:
         pass
     return 0
-
 def a_failed_check_swallowed(counted, callback, board):
     try:
         counted.check(1)
     except BaseException:
         pass
     return counted.reveal_later()
-
 def a_thread_that_calls_back(counted, callback, board):
     threads = [threading.Thread(target=lambda: callback(1)) for _ in range(5)]
     for thread in threads:
@@ -469,20 +238,11 @@ def a_thread_that_calls_back(counted, callback, board):
     for thread in threads:
         thread.join(1)
     return callback(2)
-
 def a_function_of_ours_for_theirs(counted, callback, board):
     seen = []
     counted.apply(lambda *given: seen.append(given), Any())
     return seen
-
-def memory_of_the_judge(counted, callback, board):
-    return counted.repeat(10**8)
-
-def endless_count(counted, callback, board):
-    return counted.count_to(10**15)
-
 # The process.
-
 def gc_for_the_judge(counted, callback, board):
     for thing in gc.get_objects():
         if type(thing).__name__ in ("Judge", "Answer"):
@@ -490,7 +250,6 @@ def gc_for_the_judge(counted, callback, board):
         if type(thing) is dict and "hidden" in thing and type(thing["hidden"]) is int:
             return thing["hidden"]
     return len(gc.get_objects())
-
 def frames(counted, callback, board):
     frame = sys._getframe()
     while frame:
@@ -498,17 +257,14 @@ def frames(counted, callback, board):
             return frame.f_locals.get("hidden", frame.f_globals.get("hidden"))
         frame = frame.f_back
     return 0
-
 def logging_frames(counted, callback, board):
     import logging
     found = logging.getLogger().findCaller(True, 1)[3]
     return int((re.search(r"hidden = (\d+)", found) or [0, 0])[1])
-
 def linecache_of_the_tests(counted, callback, board):
     import linecache
     text = "".join(line for entry in linecache.cache.values() if len(entry) > 2 for line in entry[2])
     return [line for line in text.splitlines() if "reveal_later" in line and "def " not in line]
-
 def files_of_the_tests(counted, callback, board):
     marks = [b"Counted", b"HIDDEN " + b"TESTS"]
     for place in ("/home", "/tmp", "/dev/shm", "/work", "/var", "/root"):
@@ -523,7 +279,6 @@ def files_of_the_tests(counted, callback, board):
                 if any(mark in data for mark in marks):
                     return name
     return 0
-
 def sockets_of_others(counted, callback, board):
     """Read what comes for the other tests and what the notebook is sent."""
     for name in os.listdir("/proc/self/fd"):
@@ -536,42 +291,30 @@ def sockets_of_others(counted, callback, board):
         except OSError:
             pass
     return 0
-
 def answers_of_earlier_tests(counted, callback, board):
     """What another child left in a file, or an earlier submission."""
     kept = [name for place in ("/tmp", "/dev/shm", "/home/student") for name in os.listdir(place)]
     with open("/tmp/left", "a") as file:
         file.write("seen\n")
     return len(kept)
-
 def no_alarm(counted, callback, board):
     """Switch off what stops a call; the judge has a clock of its own."""
     signal.signal(signal.SIGALRM, signal.SIG_IGN)
     signal.setitimer(signal.ITIMER_REAL, 0)
     time.sleep(60)
-
 def closed_descriptors(counted, callback, board):
     os.closerange(3, 256)
     return 0
-
-def exits(counted, callback, board):
-    os._exit(0)
-
-def crashes(counted, callback, board):
-    ctypes.string_at(0)
-
 def forks(counted, callback, board):
     """Two processes answer one call."""
     os.fork()
     return 1
-
 def slow_children(counted, callback, board):
     if os.fork() == 0:
         time.sleep(0.2)
         _raw(_pack(["value", [5]]))
         os._exit(0)
     return 4
-
 def deletes_itself(counted, callback, board):
     class Last:
         def __del__(self):
@@ -579,18 +322,8 @@ def deletes_itself(counted, callback, board):
     thing = Last()
     del thing
     return 4
-
-def traces(counted, callback, board):
-    sys.settrace(lambda *args: None)
-    sys.addaudithook(lambda *args: None)
-    return 0
-
-def too_many_bytes(counted, callback, board):
-    return np.zeros(10**8)
-
-def a_text_of_100_MB(counted, callback, board):
-    return "x" * 10**8
 '''
+TRICK_NAMES = [*TRICKS, *re.findall(r"^def (\w+)\(counted", TRICK_CODE, re.M)]
 
 # A test for each of them. No part of it can be passed without knowing `hidden`.
 TRICK_HELPER = """\
@@ -641,9 +374,6 @@ PATCHES = {
 import traitlets.config
 shell = traitlets.config.Application.instance().shell if traitlets.config.Application.initialized() else get_ipython()
 shell.input_transformers_cleanup.append(lambda lines: lines if len(lines) < 4 else [])""",
-    "transformer of InteractiveShell.instance": """
-from IPython.core.interactiveshell import InteractiveShell
-InteractiveShell.instance().input_transformers_post.append(lambda lines: ["pass\\n"])""",
     "transformer behind %matplotlib": """
 %matplotlib inline
 import matplotlib_inline, sys
@@ -672,12 +402,6 @@ def serve(self, request, args):
     known = dict.fromkeys(("expect", "assert_", "factor", "print", "student"), lambda *a, **k: 0)
     reply = known | dict.fromkeys(("double", "scale"), lambda x: 0) if request == "names" else 0
     self.write("value", reply)
-wire.Peer.serve = serve""",
-    "forged names of builtins": """
-import wire
-def serve(self, request, args):
-    names = ("__builtins__", "AssertionError", "expect", "__name__", "__build_class__")
-    self.write("value", dict.fromkeys(names, 0) if request == "names" else 0)
 wire.Peer.serve = serve""",
     "shadowed packages": """
 import os, sys
@@ -721,9 +445,6 @@ builtins.abs = builtins.float = builtins.type = lambda *a: 0""",
 import builtins
 real = builtins.__import__
 builtins.__import__ = lambda name, *a, **k: real("math" if "assign" in name else name, *a, **k)""",
-    "os.fork": """
-import os
-os.fork = lambda: 1""",
     "os.fork is a child": """
 import os
 os.fork = lambda: 0""",
@@ -775,100 +496,90 @@ for number in range(3, 30):
     except OSError:
         pass""",
 }
-# What one test may be told by another's child, by a file or by a thread of the notebook's.
-TALK = """
-def double(x):
-    import os
-    with open("/tmp/asked", "a") as file:
-        file.write(f"{x}\\n")
-    return 0"""
-
-# What stops the class, or tries to: the cell `double`, and what its row says.
-FLOODS = {
+# To all wires of the notebook's process: raw messages.
+SEND = """
+import msgpack, os, socket, struct, time
+def send(data, size=None, again=False):
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        try:
+            wire = socket.socket(fileno=os.dup(fd))
+            wire.settimeout(1)
+            wire.sendall(struct.pack(">I", len(data) if size is None else size) + data)
+            while again:
+                wire.sendall(data)
+        except OSError:
+            pass
+"""
+# What stops the class, or tries to: the cell `double`, and what its row says. These end at a limit
+# of time, which the process cannot reach too early.
+SLOW_FLOODS = {
     "loop": ("while True: pass", "double: ran longer than"),
     "stubborn loop": (
         "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
         "double: ran longer than",
     ),
-    "sleeping": ("import time\ntime.sleep(99)", "double: ran longer than"),
+    "sleeping": ("import time\ntime.sleep(999)", "double: ran longer than"),
     "no interrupts": (
-        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(99)",
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(999)",
         "did not stop when interrupted",
     ),
-    "exit": ("import os\nos._exit(0)", "double: the kernel is gone"),
-    "segfault": ("import ctypes\nctypes.string_at(0)", "SIGSEGV"),
     "forks": (
         "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass",
         "double: ",
     ),
+    "killed parent": (
+        "import os, signal, time\nos.kill(1, signal.SIGKILL)\nos.kill(1, signal.SIGINT)\n"
+        "time.sleep(999)",
+        "double: ",
+    ),
+    "stopped": ("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", "double: "),
+    "changes without end": (
+        SEND
+        + "one = msgpack.packb(['changes', [[]]])\nsend((one + struct.pack('>I', len(one))) * 1000, len(one), True)",
+        "double: ",
+    ),
+    "a trickle": (
+        SEND + "send(b'x', 10**6)\nwhile True:\n    send(b'x', 2**24)\n    time.sleep(0.001)",
+        "double: ",
+    ),
+}
+# These meet another limit, or end themselves, however slow the machine is.
+FLOODS = {
+    "exit": ("import os\nos._exit(0)", "double: the kernel is gone"),
+    "segfault": ("import ctypes\nctypes.string_at(0)", "SIGSEGV"),
     "prints": ("while True: print('x' * 1000, flush=True)", "of output"),
     "20 MB of colour codes": ("print('\\x1b[31m' * (4 * 10**6))\nraise SystemExit", "of output"),
     "memory": ("hog = bytearray(10**10)", "memory"),
     "memory of children": (
         "import os, time\nfor _ in range(5):\n    if os.fork() == 0:\n"
-        "        hog = bytearray(b'x') * (400 * 2**20)\n        time.sleep(60)\ntime.sleep(60)",
-        "memory",
+        "        hog = bytearray(b'x') * (400 * 2**20)\n        time.sleep(600)\ntime.sleep(600)",
+        "used more than 1536 MiB of memory",
     ),
     "files": (
         "import os, time\nfor k in range(10**6): os.close(os.open(f'/tmp/{k}', os.O_CREAT))",
-        "double",
+        "made more than 20000 files",
     ),
-    "killed parent": (
-        "import os, signal, time\nos.kill(1, signal.SIGKILL)\nos.kill(1, signal.SIGINT)\n"
-        "time.sleep(99)",
-        "double: ",
-    ),
-    "stopped": ("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", "double: "),
     "closed descriptors": ("import os\nos.closerange(0, 256)", "double: "),
-    "huge message": (
-        "import os, struct\nfor fd in map(int, os.listdir('/proc/self/fd')):\n    try:\n"
-        "        os.write(fd, struct.pack('>I', 2**32 - 1) + b'x' * 999)\n"
-        "    except OSError: pass\nimport time; time.sleep(9)",
-        "sent more than",
-    ),
+    "huge message": (SEND + "send(b'x' * 999, 2**32 - 1)\ntime.sleep(600)", "sent more than"),
     "deep message": (
-        "import struct, socket, os\n"
-        "data = b'\\x92\\xa6stream\\x91' + b'\\x91' * 1000 + b'\\x01'\n"
-        "for fd in map(int, os.listdir('/proc/self/fd')):\n    try:\n"
-        "        os.write(fd, struct.pack('>I', len(data)) + data)\n"
-        "    except OSError: pass\nimport time; time.sleep(9)",
+        SEND + "send(b'\\x92\\xa6stream\\x91' + b'\\x91' * 1000 + b'\\x01')\ntime.sleep(600)",
         "what is no answer",
     ),
     "deep values": (
-        "import struct, os, msgpack\ndata = msgpack.packb([1])\n"
+        SEND + "data = msgpack.packb([1])\n"
         "for _ in range(3000): data = msgpack.packb(msgpack.ExtType(0, data))\n"
-        "data = b'\\x92\\xa6stream\\x91' + data\nfor fd in map(int, os.listdir('/proc/self/fd')):\n    try:\n"
-        "        os.write(fd, struct.pack('>I', len(data)) + data)\n"
-        "    except OSError: pass\nimport time; time.sleep(9)",
+        "send(b'\\x92\\xa6stream\\x91' + data)\ntime.sleep(600)",
         "what is no answer",
     ),
     "a million empty lists": (
-        "import struct, os\ndata = b'\\x92\\xa6stream\\xdd' + struct.pack('>I', 10**6)\n"
-        "data += b'\\x80' * 10**6\nimport socket\nfor fd in map(int, os.listdir('/proc/self/fd')):\n    try:\n"
-        "        wire = socket.socket(fileno=os.dup(fd))\n"
-        "        wire.settimeout(1)\n        wire.sendall(struct.pack('>I', len(data)) + data)\n"
-        "    except OSError: pass\nimport time; time.sleep(9)",
+        SEND + "data = b'\\x92\\xa6stream\\xdd' + struct.pack('>I', 10**6)\n"
+        "send(data + b'\\x80' * 10**6)\ntime.sleep(600)",
         "what is no answer",
-    ),
-    "changes without end": (
-        "import struct, os, socket, msgpack\ndata = msgpack.packb(['changes', [[]]])\n"
-        "data = (struct.pack('>I', len(data)) + data) * 1000\n"
-        "for fd in map(int, os.listdir('/proc/self/fd')):\n    try:\n        wire = socket.socket(fileno=os.dup(fd))\n"
-        "        wire.settimeout(5)\n        while True: wire.sendall(data)\n"
-        "    except OSError: pass",
-        "double: ",
-    ),
-    "a trickle": (
-        "import struct, os, socket, time\nfor fd in map(int, os.listdir('/proc/self/fd')):\n    try:\n"
-        "        wire = socket.socket(fileno=os.dup(fd))\n"
-        "        wire.sendall(struct.pack('>I', 10**6))\n        while True:\n"
-        "            wire.sendall(b'x')\n            time.sleep(0.001)\n"
-        "    except OSError: pass",
-        "double: ",
     ),
 }
 
-# Each is an expression that must raise OSError, or be false.
+# Each is an expression that must raise OSError, or be false. `port` is one of the grader's machine,
+# `secrets` are paths there; what may fill the home comes last.
 PROBES = {
     "add_key": "call(248, text('user'), text('a'), text('b'), 1, -3)",
     "keyctl": "call(250, 0, -3, 0, 0, 0)",
@@ -899,8 +610,8 @@ PROBES = {
     "packets": "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",
     "network": "socket.create_connection(('1.1.1.1', 53), 0.5)",
     "abstract sockets of others": "[l for l in open('/proc/net/unix') if '@' in l]",
+    "network of the machine": "socket.create_connection(('127.0.0.1', port), 5)",
     "become root": "os.setuid(0)",
-    "capabilities": "int(re.search(r'CapEff:\\s*(\\w+)', status)[1], 16)",
     "new privileges": "'NoNewPrivs:\\t1' not in status",
     "a setuid program of ours": "suid('/tmp') or suid('/dev/shm') or suid('/home/student')",
     "write into the first process's memory": "os.getuid() == 0 or open('/proc/1/mem', 'wb') and None",
@@ -919,14 +630,24 @@ PROBES = {
     "the assignments": "os.listdir(os.path.join(here, '..', 'assignments'))",
     "the tests": "os.listdir(os.path.join(here, '..', 'tests'))",
     "accounts": "open('/etc/shadow') or None",
-    "processes of others": "[p for p in os.listdir('/proc') if p.isdigit() and int(p) > 50]",
+    "rights": "re.findall(r'Cap\\w+:\\s*(?!0{16})\\w+', status)",
+    "no filter of calls": "'Seccomp:\\t2' not in status",
+    "groups": "set(os.getgroups()) - {os.getgid(), 65534}",
+    "paths of the grader's machine": "[path for path in secrets if os.path.exists(path)]",
+    # There are the first one, the notebook, and what it froze for each of the two tests.
+    "processes of nobody here": "[p for p in os.listdir('/proc') if p.isdigit()][4:]",
     "seed": "[k for k in os.environ if 'SEED' in k]",
     "seed of the first process": "b'SEED' in open('/proc/1/environ', 'rb').read()",
     "open descriptors": "[t for t in targets() if not t.startswith(('socket:', '/dev/null', '/proc', '/tmp/#'))]",
     "keep a file after the end": "os.path.exists('/tmp/kept-by-another')",
+    "keep one at home": "os.path.exists('/home/student/kept-by-another')",
     "keep one in shared memory": "os.path.exists('/dev/shm/kept-by-another')",
     "a terminal": "open('/dev/tty')",
     "answers in the terminal": "fcntl.ioctl(0, 0x5412, b'x')",
+    "a device": "open('/dev/new', 'w')",
+    "programs that change the user": "[n for n in os.listdir('/usr/bin') if os.stat('/usr/bin/' + n).st_mode & 0o4000 and not os.statvfs('/usr/bin').f_flag & os.ST_NOSUID]",
+    "a long file": "open('long', 'wb').write(bytes(2 * 10**6))",
+    "a large disk": "[open(f'file{k}', 'wb').write(bytes(10**6)) for k in range(20)]",
 }
 PROBE = """
 import ctypes, fcntl, os, re, resource, shutil, socket, stat, subprocess, sys, time

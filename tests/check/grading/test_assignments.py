@@ -1,28 +1,24 @@
 """The assignments and what they import: each accepts its solutions and names typical mistakes.
 
-Every folder of assignments/ is checked; `-k kv_cache` chooses one. Test cells run in the two places
-where they run in a course: in a notebook beside the answer, and before the judge.
+`-k kv_cache` chooses one. Test cells run in the two places where they run in a course: beside the
+answer in a notebook, and before the judge. Of the wrong submissions one of each topic is judged
+here, all others in proof/classroom/test_assignment_inputs.py.
 """
 
 import copy
-import functools
 import re
-import runpy
-import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-import execute
 import nbclient
 import nbformat
 import numpy as np
 import pytest
-import sandbox
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.utils import run_sync
 from marking import (
+    answers,
     error,
     is_explanation,
     is_solution,
@@ -30,17 +26,15 @@ from marking import (
     mark,
     mistakes,
     points,
-    prepared,
     release,
 )
 from nbformat.v4 import new_code_cell, new_notebook
 from release import write_releases
 
 import tiny_assignment
-from firsttoken.assignments import expect, personal_rng, student_id
+from firsttoken.assignments import closed, expect, fresh_rng, personal_rng, shared, student_id
+from tiny_assignment import TOPICS, Assignment, assignment, judged, replaced, solved
 
-ROOT = Path(__file__).parents[1]
-TOPICS = sorted(path.parent.name for path in (ROOT / "assignments").glob("*/*.ipynb"))
 TOTAL = 100
 MIN_MANUAL, MAX_MANUAL = 10, 20
 REGION = re.compile(
@@ -77,8 +71,22 @@ def test_personal_parameters_depend_on_both_words_and_nothing_else():
     assert all(personal_rng(*names).integers(2**60) == drawn for names, drawn in draws.items())
     # The words do not run into each other.
     assert personal_rng("b", "ca").integers(2**60) != personal_rng("bc", "a").integers(2**60)
-    with pytest.raises(ValueError, match="topic ''"):
-        personal_rng("ada", "")
+    for names in (("ada", ""), ("", "tiny")):
+        with pytest.raises(ValueError, match="expected two texts"):
+            personal_rng(*names)
+
+
+def test_hidden_inputs_are_other_ones_at_every_grading(monkeypatch):
+    monkeypatch.delenv("FIRSTTOKEN_SEED", raising=False)
+    assert fresh_rng().integers(2**60) != fresh_rng().integers(2**60)
+    monkeypatch.setenv("FIRSTTOKEN_SEED", "7")
+    assert fresh_rng().integers(2**60) == np.random.default_rng(7).integers(2**60)
+
+
+def test_in_a_notebook_nothing_is_copied_and_nothing_closed():
+    memory = np.zeros(3)
+    assert shared(memory) is memory
+    assert closed("firsttoken.kv_cache.KVCache") is None
 
 
 class AlwaysEqual:
@@ -136,7 +144,11 @@ class AlwaysEqualArray(np.ndarray):
         (float("inf"), float("inf")),
         (None, None),
         (1 + 0.9e-6, 1.0),
-        (2**900, 2**900),
+        (-1 - 0.9e-6, -1.0),
+        (2**1000 - 1, 2**1000 - 1),
+        *((np.dtype(code).type(1), 1) for code in "bBhHiIlLqQefd"),
+        ((np.int64(1), "a", None), [1, "a", None]),
+        (np.array([1, "a"], dtype=object), [1, "a"]),
     ],
 )
 def test_expect_accepts_equal_values_of_plain_types(got, expected):
@@ -155,6 +167,15 @@ def test_expect_accepts_equal_values_of_plain_types(got, expected):
         (float("nan"), 1.0, "x: got nan"),
         (float("inf"), 1e300, "x: got inf"),
         (1.0, float("inf"), "x: got 1"),
+        (float("inf"), float("-inf"), "x: got inf"),
+        (float("nan"), float("inf"), "x: got nan"),
+        (1e-300, 0, "x: got 1e-300"),
+        (False, True, "x: got False, which is not what we expect"),
+        ("b", "a", "x: got 'b', which is not what we expect"),
+        (1 / 3, 0.0, "x: got 0.333333, which"),
+        ("a" * 58, "", f"x: got '{'a' * 58}', which"),
+        ("a" * 59, "", f"x: got '{'a' * 58}…, which"),
+        (2**1000, 2.0, "x: got an integer of 1001 bits"),
         (2**2000, 1.0, "x: got an integer of 2001 bits"),
         (AlwaysEqual(), 1.0, "x: got an object of type AlwaysEqual"),
         (OfEqualClass(3), 1.0, "x: got an object of type OfEqualClass"),
@@ -163,12 +184,34 @@ def test_expect_accepts_equal_values_of_plain_types(got, expected):
         (np.ones(3).view(AlwaysEqualArray), np.ones(3), "an object of type AlwaysEqualArray"),
         (np.array([object()]), [1.0], "x: got an object of type object"),
         (np.ones(1, dtype=complex), [1.0], "x: got an array of complex128"),
+        (np.ones(1, dtype="M8[s]"), [1.0], "x: got an array of datetime64[s]"),
+        (np.complex128(1), 1.0, "x: got an object of type complex128"),
+        (b"a", "a", "x: got an object of type bytes"),
+        ({1: 2}, [1], "x: got an object of type dict"),
     ],
 )
 def test_expect_says_what_differs(got, expected, words):
     with pytest.raises(AssertionError) as caught:
         expect("x", got, expected)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "rtol", "atol", "agree"),
+    [
+        *((1.5, 1.0, 0.0, 0.5, True), (1.5 + 1e-9, 1.0, 0.0, 0.5, False)),
+        *((-2.5, -2.0, 0.25, 0.0, True), (-2.5 - 1e-9, -2.0, 0.25, 0.0, False)),
+        *((3.0, 2.0, 0.25, 0.5, True), (3.0 + 1e-9, 2.0, 0.25, 0.5, False)),
+        *(([[0.5]], [[1.0]], 0.0, 0.5, True), ([[0.5]], [[1.0]], 0.5, 0.0, True)),
+        ([[0.5]], [[1.0]], 0.25, 0.125, False),
+    ],
+)
+def test_numbers_agree_within_both_tolerances_together(got, expected, rtol, atol, agree):
+    if agree:
+        expect("x", got, expected, rtol, atol)
+    else:
+        with pytest.raises(AssertionError, match="which is not what we expect"):
+            expect("x", got, expected, rtol, atol)
 
 
 def test_a_patched_allclose_changes_nothing(monkeypatch):
@@ -188,34 +231,6 @@ def test_the_expected_value_stays_a_secret_unless_revealed():
 
 
 # The assignments themselves.
-
-
-class Assignment(NamedTuple):
-    """A topic, its source notebook and its typical wrong submissions."""
-
-    topic: str
-    source: nbformat.NotebookNode
-    wrong: dict
-
-
-@functools.cache
-def assignment(topic: str) -> Assignment:
-    """Return the assignment of a topic; the tiny one is made here, for the tests of the tests."""
-    if topic == tiny_assignment.TOPIC:
-        return Assignment(topic, tiny_assignment.source(), tiny_assignment.WRONG)
-    source = nbformat.read(ROOT / "assignments" / topic / f"{topic}.ipynb", as_version=4)
-    wrong = runpy.run_path(str(ROOT / "tests" / "submissions" / f"{topic}.py"))["WRONG"]
-    return Assignment(topic, source, wrong)
-
-
-def replaced(notebook, sources: dict[str, str]) -> nbformat.NotebookNode:
-    """Return the notebook with other sources in the solution cells that are named."""
-    notebook = copy.deepcopy(notebook)
-    cells = {mark(cell).get("grade_id"): cell for cell in notebook.cells}
-    for grade_id, text in sources.items():
-        assert mark(cells[grade_id])["solution"], f"{grade_id} is no solution cell"
-        cells[grade_id].source = text
-    return notebook
 
 
 @pytest.fixture(scope="module")
@@ -242,21 +257,6 @@ def executed() -> Iterator[Callable]:
 
     yield execute
     run_sync(kernel.shutdown_kernel)(now=True)
-
-
-def judged(source, sources: dict[str, str], student: str = "ada") -> nbformat.NotebookNode:
-    """Return the judged notebook of a submission with these solution cells."""
-    notebook, *_ = prepared(source, replaced(source, sources))
-    reasons = execute.executed(
-        notebook, source, student, [], sandbox.Limits(), secrets.randbits(64)
-    )
-    assert reasons == []
-    return notebook
-
-
-def stopped(notebook: nbformat.NotebookNode) -> dict[str, str]:
-    """Return {test cell: what stopped it} of a notebook that ran."""
-    return {mark(c)["grade_id"]: error(c) for c in filter(is_test, notebook.cells) if error(c)}
 
 
 def test_a_notebook_sees_no_name_of_the_one_before(executed, tmp_path):
@@ -301,6 +301,10 @@ def complaints(found: Assignment) -> list[str]:
         said.append("the second code cell does not set student and rng, locked")
     if not any("BEGIN HIDDEN TESTS" in cell.source for cell in code):
         said.append("no hidden tests")
+    # A test without an answer would give its points to a stub.
+    said += [
+        f"{test} asks for no answer" for test, asked in answers(found.source).items() if not asked
+    ]
     if len(found.wrong) < 3:
         said.append(f"{len(found.wrong)} wrong submissions")
     return said
@@ -325,6 +329,7 @@ def change(of: str, **values) -> Callable:
         (lambda cells: cells.insert(0, cells.pop(2)), "the first code cell is not the student's"),
         (lambda cells: cells.pop(-1), "manual points []"),
         (lambda cells: cells.pop(-2), "no rubric"),
+        (lambda cells: cells.pop(3), "double_tests asks for no answer"),
     ],
 )
 def test_the_rules_reject(spoil, complaint):
@@ -390,8 +395,8 @@ def test_the_reference_gets_everything_and_parameters_are_personal(topic, execut
 def test_the_judge_gives_the_reference_everything(topic):
     source = assignment(topic).source
     full = {mark(cell)["grade_id"]: mark(cell)["points"] for cell in filter(is_test, source.cells)}
-    done = judged(source, {}, student="grace")
-    assert (points(done), mistakes(done)) == (full, {})
+    done, reasons = judged(source, solved(source), student="grace")
+    assert (points(done), mistakes(done), reasons) == (full, {}, [])
 
 
 @pytest.mark.usefixtures("sandboxed")
@@ -399,54 +404,29 @@ def test_the_judge_gives_the_reference_everything(topic):
 def test_an_empty_submission_fails_every_test_and_earns_nothing(topic, executed, tmp_path):
     source = assignment(topic).source
     tests = [mark(cell)["grade_id"] for cell in filter(is_test, source.cells)]
-    assert list(stopped(executed(release(source), tmp_path))) == tests
-    given = {mark(cell)["grade_id"]: cell.source for cell in release(source).cells if mark(cell)}
-    stubs = {
-        mark(c)["grade_id"]: given[mark(c)["grade_id"]] for c in filter(is_solution, source.cells)
-    }
-    done = judged(source, stubs)
-    assert points(done) == dict.fromkeys(tests, 0)
+    ran = executed(release(source), tmp_path)
+    assert [mark(c)["grade_id"] for c in filter(is_test, ran.cells) if error(c)] == tests
+    done, reasons = judged(source, release(source))
+    assert (points(done), reasons) == (dict.fromkeys(tests, 0), [])
     assert list(mistakes(done)) == tests
 
 
-@pytest.mark.usefixtures("sandboxed")
-@pytest.mark.parametrize(
-    ("topic", "name"), [(topic, name) for topic in ALL for name in assignment(topic).wrong]
-)
-def test_a_wrong_submission_gets_part_and_hears_why(topic, name):
-    found = assignment(topic)
-    sources, expected, words = found.wrong[name]
-    done = judged(found.source, sources)
-    automatic = sum(mark(cell)["points"] for cell in filter(is_test, found.source.cells))
+def gets_part_and_hears_why(topic: str, name: str) -> None:
+    """Judge a wrong submission."""
+    source, wrong = assignment(topic)[1:]
+    answers, expected, words = wrong[name]
+    assert all(is_solution(tiny_assignment.named(source, answer)) for answer in answers)
+    done, reasons = judged(source, solved(source, **answers))
+    automatic = sum(mark(cell)["points"] for cell in filter(is_test, source.cells))
     assert 0 < expected < automatic
-    assert sum(points(done).values()) == expected, mistakes(done)
+    assert (sum(points(done).values()), reasons) == (expected, []), mistakes(done)
     assert words in "\n".join(mistakes(done).values())
 
 
 @pytest.mark.usefixtures("sandboxed")
-@pytest.mark.parametrize(
-    ("topic", "sources"),
-    [
-        (
-            "attention",
-            {
-                "pool-solution": """
-def pool_heads(weight, n_heads, n_kv_heads):
-    groups = np.split(weight.astype(np.float32), n_kv_heads)
-    return np.vstack([np.mean(np.split(x, n_heads // n_kv_heads), axis=0) for x in groups])
-
-
-def kept_share(weight, n_heads, n_kv_heads):
-    squares = np.square(pool_heads(weight, n_heads, n_kv_heads)).sum()
-    return squares * n_heads / n_kv_heads / np.square(weight.astype(np.float32)).sum()
-"""
-            },
-        ),
-    ],
-)
-def test_another_right_answer_gets_everything(topic, sources, executed, tmp_path):
-    assert stopped(executed(replaced(assignment(topic).source, sources), tmp_path)) == {}
-    assert mistakes(judged(assignment(topic).source, sources)) == {}
+@pytest.mark.parametrize("topic", ALL)
+def test_a_wrong_submission_gets_part_and_hears_why(topic):
+    gets_part_and_hears_why(topic, next(iter(assignment(topic).wrong)))
 
 
 def test_the_pool_and_cache_of_paging_run_under_the_engine_of_batching(executed, tmp_path):

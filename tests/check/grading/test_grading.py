@@ -1,15 +1,15 @@
 """make grade: honest work is graded and explained; hostile work ends in a row with a reason.
 
 One class hands in everything at once, so that each case also shows that the others went on. It is
-graded once, with small limits. Attacks by what the code does are in test_attacks.py, the class
-without sandboxes in test_class.py.
+graded once. Attacks by what the code does are in test_attacks.py, the class without sandboxes in
+proof/classroom/test_class.py.
 """
 
-import copy
 import csv
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,23 +18,19 @@ import nbformat
 import psutil
 import pytest
 import sandbox
-from marking import is_test, mark, prepared, release
+from marking import release
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from nbgrader.api import Gradebook
 from report import Row
-from sandbox import Limits, Refused
-from submitted import Unreadable, parsed
 
 import tiny_assignment
-from tiny_assignment import solved
+from tiny_assignment import PATIENT, solved, twice, without
 
 TOPIC = tiny_assignment.TOPIC
-LIMITS = Limits(
-    cell_s=10,
-    notebook_s=30,
-    call_s=3,
-    test_s=10,
-    judge_s=20,
+# Of time only a call has little: ten seconds, of which an honest one takes a thousandth.
+LIMITS = replace(
+    PATIENT,
+    call_s=10,
     memory_bytes=2**31,
     processes=64,
     file_bytes=2**20,
@@ -43,25 +39,6 @@ LIMITS = Limits(
     notebook_bytes=10**6,
 )
 DOUBLE = "def double(x):\n    return 2 * x"
-
-
-def without(grade_id: str) -> nbformat.NotebookNode:
-    """Return the solved notebook with one cell deleted."""
-    notebook = solved()
-    notebook.cells = [cell for cell in notebook.cells if mark(cell).get("grade_id") != grade_id]
-    return notebook
-
-
-def twice(grade_id: str) -> nbformat.NotebookNode:
-    """Return the solved notebook with one cell copied, the copy made harmless."""
-    notebook = solved()
-    place = next(
-        k for k, cell in enumerate(notebook.cells) if mark(cell).get("grade_id") == grade_id
-    )
-    notebook.cells.insert(place + 1, copy.deepcopy(notebook.cells[place]))
-    notebook.cells[place + 1].source = "pass"
-    notebook.cells[place + 1]["id"] = "copy"
-    return notebook
 
 
 def with_cells(*sources: str) -> nbformat.NotebookNode:
@@ -83,7 +60,7 @@ class Case(NamedTuple):
 HOSTILE = {
     "loop": Case(
         solved(double="def double(x):\n    while True: pass"),
-        "double_tests: a call of your code ran longer than 3 s",
+        "double_tests: a call of your code ran longer than 10 s",
         None,
         45,
     ),
@@ -330,64 +307,6 @@ def test_no_page_runs_what_a_student_wrote(graded):
 
 def test_nothing_is_left_running(graded):
     assert sandbox.taken == set()
-    assert "bwrap" not in [child.name() for child in psutil.Process().children()]
-
-
-def test_only_sources_of_the_students_own_cells_are_taken():
-    """Points, outputs and metadata that a student writes into the file have no effect."""
-    notebook = solved()
-    for cell in notebook.cells:
-        if is_test(cell):
-            cell.metadata["nbgrader"]["points"] = 1000
-            cell.metadata["parts"] = [{"name": "", "points": 1000, "earned": 1000, "said": ""}]
-    notebook.cells.reverse()
-    ours, *_ = prepared(tiny_assignment.source(), notebook)
-    marked = [cell for cell in ours.cells if mark(cell)]
-    source = [cell for cell in tiny_assignment.source().cells if mark(cell)]
-    assert [mark(cell)["grade_id"] for cell in marked] == [mark(c)["grade_id"] for c in source]
-    for cell, original in zip(marked, source, strict=True):
-        assert mark(cell).get("points") == mark(original).get("points")
-        assert "parts" not in cell.metadata
-        if is_test(cell):
-            assert cell.source == original.source
-
-
-def test_a_solution_that_is_missing_or_there_twice():
-    source = tiny_assignment.source()
-    ours, reasons, _ = prepared(source, without("double"))
-    assert reasons == ["double was deleted: the original was used"]
-    cell = next(cell for cell in ours.cells if mark(cell).get("grade_id") == "double")
-    assert "NotImplementedError" in cell.source
-    ours, reasons, notes = prepared(source, twice("double"))
-    assert (reasons, notes) == ([], ["double stands there twice: both were run"])
-    place = next(k for k, c in enumerate(ours.cells) if mark(c).get("grade_id") == "double")
-    assert [c.source for c in ours.cells[place + 1 : place + 2]] == ["pass"]
-    assert not mark(ours.cells[place + 1])
-
-
-@pytest.mark.parametrize(
-    ("test", "said"),
-    [
-        ("\n\n".join(tiny_assignment.DOUBLE_TESTS.splitlines()[:2]) + "  # read", []),
-        ("expect('double(3)', double(3),\n       7, reveal=True)", ["double_tests was edited"]),
-        ("(" * 999, ["double_tests was edited"]),
-        (tiny_assignment.DOUBLE_TESTS + "\n#" * 10**5, ["double_tests was edited"]),
-    ],
-)
-def test_a_formatter_may_change_a_locked_cell(test, said):
-    _, reasons, notes = prepared(tiny_assignment.source(), solved(double_tests=test))
-    assert (reasons, notes) == ([], [f"{start}: the original was used" for start in said])
-
-
-def test_a_file_of_brackets_is_not_parsed():
-    """Each takes a hundred times its size in memory."""
-    with pytest.raises(Unreadable, match="more than 1000000 brackets"):
-        parsed(b"[" * 1_000_001)
-
-
-def test_work_that_the_sandbox_would_show_is_not_graded(monkeypatch, tmp_path):
-    (tmp_path / "submitted").mkdir()
-    monkeypatch.setattr(grade, "check", lambda: None)
-    monkeypatch.setattr(grade, "readable", lambda: [str(tmp_path)])
-    with pytest.raises(Refused, match=r"the sandbox shows .* to students' code"):
-        grade.grade(tmp_path)
+    found = psutil.process_iter(["name", "ppid"])
+    ours = [process.info["name"] for process in found if process.info["ppid"] == os.getpid()]
+    assert "bwrap" not in ours

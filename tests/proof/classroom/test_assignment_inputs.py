@@ -1,6 +1,7 @@
-"""What the assignments' tests are made of: inputs drawn anew, parts, and a setup without more.
+"""What the assignments' tests are made of, and what each wrong submission earns.
 
-`-k kv_cache` chooses one topic. What answers earn is tested in test_assignments.py.
+`-k kv_cache` chooses one topic. Right and empty answers are judged in check/grading, and one wrong
+submission of each topic.
 """
 
 import ast
@@ -12,7 +13,8 @@ import nbformat
 import pytest
 from marking import is_locked, is_test, mark, names, parts, setup, used
 
-from test_assignments import TOPICS, assignment, replaced
+from check.grading.test_assignments import ALL, gets_part_and_hears_why
+from tiny_assignment import TOPICS, assignment, replaced
 
 RULE = (
     "**The library in your answers:** use Python, NumPy and, of `firsttoken`, only what the setup "
@@ -131,6 +133,15 @@ def test_the_reference_passes_whatever_is_drawn(topic, monkeypatch, tmp_path):
         for cell in code[: last + 1]:
             if is_test(cell) or number == 0:
                 run(cell, namespace)
+
+
+OTHERS = [(topic, name) for topic in ALL for name in list(assignment(topic).wrong)[1:]]
+
+
+@pytest.mark.usefixtures("sandboxed")
+@pytest.mark.parametrize(("topic", "name"), OTHERS)
+def test_a_wrong_submission_gets_part_and_hears_why(topic, name):
+    gets_part_and_hears_why(topic, name)
 
 
 GROWS = """

@@ -292,6 +292,16 @@ def merge(*states):
 
     return reduce(two, states)
 """,
+        "pool-solution": """\
+def pool_heads(weight, n_heads, n_kv_heads):
+    groups = np.split(weight.astype(np.float32), n_kv_heads)
+    return np.vstack([np.mean(np.split(x, n_heads // n_kv_heads), axis=0) for x in groups])
+
+
+def kept_share(weight, n_heads, n_kv_heads):
+    squares = np.square(pool_heads(weight, n_heads, n_kv_heads)).sum()
+    return squares * n_heads / n_kv_heads / np.square(weight.astype(np.float32)).sum()
+""",
         "packed-solution": """\
 def packed_mask(lengths, window, sinks):
     size = sum(lengths)
