@@ -1,14 +1,27 @@
-"""Jobs for the processes of test_parallel_torch: what was defined in a test cannot be imported."""
+"""Jobs for the processes of parallel_torch: what is defined in a test they cannot import."""
 
+import contextlib
 import os
+import signal
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 
 from firsttoken.checkpoint import read_checkpoint
 from firsttoken.parallel_torch import column_row, split_checkpoint
 from firsttoken.parallel_torch.tensor import tensor_parallel_model
+
+
+@contextlib.contextmanager
+def importable() -> Iterator[None]:
+    """Let processes that start within the block find these jobs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        yield
 
 
 def collectives(wire, seed, sizes):
@@ -79,12 +92,6 @@ def part_bytes(wire, directory, length):
     return 4 * held, cache.nbytes
 
 
-def exchange_for_ever(wire):
-    """Never end, and hang where one of the others is gone."""
-    while True:
-        wire.all_reduce(torch.ones(8))
-
-
 def raise_on(wire, rank):
     """Raise on one process while the others wait for it."""
     if wire.rank == rank:
@@ -99,6 +106,14 @@ def leave(wire, rank):
     wire.all_reduce(torch.ones(8))
 
 
+def be_killed(wire, rank):
+    """Exchange for ever, until one process is killed."""
+    for n_done in range(10**9):
+        if wire.rank == rank and n_done == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        wire.all_reduce(torch.ones(8))
+
+
 def sleep_for_ever(wire):
     time.sleep(10**6)
 
@@ -107,6 +122,10 @@ def threads(wire):
     return torch.get_num_threads()
 
 
-def slow_square(wire, x):
-    time.sleep(0.2 if x == 0 else 0.0)
-    return x * x
+def first_is_last(wire, item):
+    """Return the item's number; of the first one only when all others are done."""
+    folder, number, n = item
+    while number == 0 and len(list(folder.iterdir())) < n - 1:
+        time.sleep(0.01)
+    (folder / str(number)).touch()
+    return number

@@ -61,7 +61,7 @@ def engine_thread(make: Callable[[], Engine]) -> Iterator[socket.socket]:
         yield front
     finally:
         front.close()
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
 
 
@@ -109,7 +109,7 @@ class Served:
 
     def __exit__(self, *raised):
         self._server.should_exit = True
-        self._thread.join(30)
+        self._thread.join(120)
         self._socket.close()
         self._running.__exit__(*raised)
         assert not self._thread.is_alive()
@@ -122,20 +122,20 @@ class Served:
 
     def post(self, path: str = "completions", **fields) -> httpx.Response:
         """Ask by hand; the model's name need not be given."""
-        with httpx.Client(base_url=self.url, timeout=30) as client:
+        with httpx.Client(base_url=self.url, timeout=120) as client:
             return client.post(f"/v1/{path}", json={"model": NAME} | fields)
 
     def get(self, path: str, **options) -> httpx.Response:
-        with httpx.Client(base_url=self.url, timeout=30, **options) as client:
+        with httpx.Client(base_url=self.url, timeout=120, **options) as client:
             return client.get(path)
 
     def connect(self) -> socket.socket:
         """Open a connection to say anything on."""
-        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=120)
 
 
-def eventually(holds: Callable[[], object], within_s: float = 20.0) -> None:
-    """Wait until something holds."""
+def eventually(holds: Callable[[], object], within_s: float = 120.0) -> None:
+    """Wait until something holds; only what hangs meets the limit."""
     end = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < end, "it never came about"

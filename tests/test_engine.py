@@ -424,7 +424,7 @@ class AnyNumberOfAdapters(Engine):
 
 
 # The first failure will do: no search for the smallest.
-ONE_FAILURE = {"n": 300, "phases": [Phase.generate], "report_multiple_bugs": False}
+ONE_FAILURE = {"n": 10_000, "phases": [Phase.generate], "report_multiple_bugs": False}
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firsttoken.batching import StepRecord
 from firsttoken.engine import Engine
-from firsttoken.engine_cost import MeasuredCost, fit_cost, measure_cost
+from firsttoken.engine_cost import MeasuredCost, fit_cost, measure_cost, record_steps
 from firsttoken.llama import load_model
+from firsttoken.sampling import SamplingParams
 
 rates = st.one_of(st.just(0.0), st.floats(1e-6, 1e-2))
 some_rates = st.tuples(st.floats(1e-6, 1e-2), rates, rates, rates, rates)
@@ -86,8 +88,18 @@ def test_no_rates_without_a_negative_one_fit_better():
 def test_a_fit_needs_steps():
     with pytest.raises(ValueError, match="steps: 4, expected at least 5"):
         fit_cost([([], [1], 1.0)] * 4)
-    with pytest.raises(ValueError, match="all of positive seconds"):
-        fit_cost([([], [1], 0.0)] * 5)
+    for seconds in (0.0, -1.0):
+        with pytest.raises(ValueError, match="all of positive seconds"):
+            fit_cost([*[([], [1], 1.0)] * 5, ([], [1], seconds)])
+
+
+def test_as_many_steps_as_rates_are_enough():
+    """Five steps without a prompt: its pairs explain nothing, and cost nothing."""
+    true = MeasuredCost(0.5, 0.25, 0.0, 0.125, 0.0)
+    steps = [([], [n] * k) for n, k in ((1, 1), (4, 2), (9, 1), (2, 5), (7, 3))]
+    fitted = fit_cost((*shape, true(*shape)) for shape in steps)
+    assert fitted.pair_s == 0
+    assert [fitted(*shape) for shape in steps] == pytest.approx([true(*shape) for shape in steps])
 
 
 def test_a_measured_cost_is_that_of_all_rounds(monkeypatch):
@@ -118,6 +130,105 @@ def test_a_measured_cost_is_that_of_all_rounds(monkeypatch):
     assert {engine.pool.n_blocks for engine in made} == {3 * 2}  # 12 + 8 tokens take two of 16
 
 
+class Counted:
+    """An engine that notes what is asked of it, and whose steps take a second per token."""
+
+    def __init__(self, *args):
+        self.args, self.asked, self.on_step = args, [], None
+
+    def submit(self, text, params, **options):
+        assert options == {"ignore_eos": True}
+        self.asked.append((text, params))
+
+    def run(self):
+        for text, params in self.asked:
+            n = len(text) * params.max_tokens
+            self.on_step(StepRecord(1.0, 1.0 + n, ((0, n, 0),), (), ()))
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Return a function that measures with such engines, and returns them."""
+
+    def measured(**options):
+        made = []
+
+        def engine(*args):
+            made.append(Counted(*args))
+            return made[-1]
+
+        monkeypatch.setattr("firsttoken.engine_cost.Engine", engine)
+        measure_cost(load_model("draft"), **options)
+        return made
+
+    return measured
+
+
+def test_lengths_are_spread_from_one_to_the_largest(counted):
+    vocabulary = load_model("draft").arch.vocab_size
+    first, second = counted(max_batch=100, n_prompt=3, n_output=2, rounds=2)
+    assert first.asked == second.asked and len(first.asked) == 200
+    assert {len(text) for text, _ in first.asked} == {1, 2, 3}
+    assert {params.max_tokens for _, params in first.asked} == {1, 2}
+    ids = {token for text, _ in first.asked for token in text}
+    assert min(ids) >= 0 and max(ids) < vocabulary and len(ids) > 100
+
+
+def test_texts_come_from_the_seed_and_answers_from_the_params(counted):
+    small = {"max_batch": 4, "rounds": 1}
+    ((default,), (same,), (other,)) = (
+        counted(**small, **more) for more in ({}, {"seed": 0}, {"seed": 1})
+    )
+    assert default.asked == same.asked != other.asked
+    assert {params.temperature for _, params in default.asked} == {0.0}
+    (drawn,) = counted(**small, params=SamplingParams(temperature=0.5, seed=7))
+    assert {(params.temperature, params.seed) for _, params in drawn.asked} == {(0.5, 7)}
+
+
+def test_an_engine_holds_its_whole_batch(counted):
+    """Each of a batch of three may grow to 17 + 16 tokens: three blocks of 16."""
+    (engine,) = counted(max_batch=3, token_budget=9, n_prompt=17, n_output=16, rounds=1)
+    assert engine.args[1:] == (3 * 3, 16, 3, 9)
+
+
+def test_unless_said_otherwise_a_batch_of_16_is_timed_five_times(counted):
+    made = counted()
+    assert [engine.args[1:] for engine in made] == [(16 * (256 + 64) // 16, 16, 16, None)] * 5
+    assert len(made[0].asked) == 32
+    assert 200 < max(len(text) for text, _ in made[0].asked) <= 256
+    assert 50 < max(params.max_tokens for _, params in made[0].asked) <= 64
+
+
+def test_steps_are_recorded_as_simulate_hands_them_to_a_cost():
+    """A budget of four tokens: the second prompt is read in two parts, beside a decode."""
+    engine = Engine(load_model("draft"), 8, 16, 2, token_budget=4)
+    steps = record_steps(engine)
+    for prompt in ([5, 6, 7], [8, 9]):
+        engine.submit(prompt, SamplingParams(temperature=0.0, max_tokens=2), ignore_eos=True)
+    engine.run()
+    shapes = [(prefills, decodes) for prefills, decodes, _ in steps]
+    assert shapes == [([(3, 0), (1, 0)], []), ([(1, 1)], [4]), ([], [3])]
+    engine.on_step(StepRecord(1.5, 4.0, (), (), ()))
+    assert steps[-1] == ([], [], 2.5)
+
+
+def test_a_check_of_guesses_is_recorded_as_a_piece_of_a_prompt():
+    """Its own draft is always right: three tokens a pass, and the last two of six."""
+    model = load_model("draft")
+    engine = Engine(model, 8, 16, 1, draft=model, gamma=2)
+    steps = record_steps(engine)
+    engine.submit([5, 6, 7, 8, 9], SamplingParams(temperature=0.0, max_tokens=6), ignore_eos=True)
+    engine.run()
+    shapes = [(prefills, decodes) for prefills, decodes, _ in steps]
+    assert shapes == [([(5, 0)], []), ([(3, 5)], []), ([(2, 8)], [])]
+
+
 def test_each_new_token_attends_to_all_up_to_the_last():
     """The work of a prefill is new · (before + new) pairs: 8 tokens after 3 make 88."""
     assert MeasuredCost(0.0, 0.0, 0.0, 0.0, 1.0)([(8, 3), (2, 0)], [5]) == 88 + 4
+
+
+def test_a_step_s_seconds_by_hand():
+    """One step, 8 + 2 + 1 tokens, 3 sequences, 11 + 2 + 5 keys and 88 + 4 pairs."""
+    cost = MeasuredCost(step_s=1.0, token_s=1e2, sequence_s=1e4, key_s=1e6, pair_s=1e8)
+    assert cost([(8, 3), (2, 0)], [5]) == 92_18_03_11_01

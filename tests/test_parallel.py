@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firsttoken.architectures import ARCHITECTURES
-from firsttoken.hardware import ACCELERATORS, LINKS
+from firsttoken.architectures import ARCHITECTURES, Architecture
+from firsttoken.hardware import ACCELERATORS, LINKS, Link
 from firsttoken.kv_cache import kv_cache_bytes, max_batch
 from firsttoken.parallel import (
+    DeviceMemory,
+    DeviceParams,
     Layout,
     Slot,
     Workload,
@@ -48,6 +50,7 @@ from firsttoken.parallel import (
     tensor_parallel_prefill,
     tensor_parallel_step,
 )
+from firsttoken.roofline import model_cost
 from firsttoken.throughput import MODELS, Step, decode_step, prefill, replicas
 
 H100, M1 = ACCELERATORS["H100-SXM"], ACCELERATORS["M1"]
@@ -116,23 +119,6 @@ def test_many_devices_send_twice_the_array():
     assert ring_all_reduce_s(8e9, 10**6, 1e9) == pytest.approx(16, rel=1e-5)
     assert ring_all_reduce_s(8e9, 2, 1e9) == 8
     assert ring_all_reduce_s(8e9, 1, 1e9, latency_s=1) == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ((1, 0, 1e9), "n must be"),
-        ((1, 2.0, 1e9), "n must be"),
-        ((-1, 2, 1e9), "n_bytes"),
-        ((math.nan, 2, 1e9), "n_bytes"),
-        ((1, 2, None), "link_bandwidth"),
-        ((1, 2, 0), "link_bandwidth"),
-        ((1, 2, 1e9, -1e-6), "latency_s"),
-    ],
-)
-def test_a_ring_refuses(arguments, named):
-    with pytest.raises(ValueError, match=named):
-        ring_all_reduce_s(*arguments)
 
 
 @given(n=st.integers(1, 9))
@@ -211,16 +197,56 @@ def test_a_link_is_found_from_two_of_its_times(n, latency_s, bandwidth):
         assert formula(sizes[0], n, found[1], max(0, found[0])) == pytest.approx(small[1], rel=1e-3)
 
 
+def test_collectives_by_hand():
+    """Of 8 bytes on four devices at 0.5 bytes/s: three rounds of 4 s; no latency unless told."""
+    for halves, formula in (
+        (2, ring_all_reduce_s), (1, all_gather_s), (1, reduce_scatter_s), (1, all_to_all_s),
+    ):  # fmt: skip
+        assert formula(8, 4, 0.5) == halves * 12
+        assert formula(8, 4, 0.5, 0.25) == halves * 12.75
+        assert formula(0, 4, 0.5) == 0
+    assert [all_reduce_bytes(1000, n) for n in (1, 2, 4)] == [0, 2000, 6000]
+    assert [all_gather_bytes(1000, n) for n in (1, 2, 4)] == [0, 1000, 3000]
+    assert reduce_scatter_bytes(0, 4) == all_to_all_bytes(0, 4) == 0
+    assert dispatch_bytes([[5, 1], [7, 2]], 0) == 0
+
+
+def test_a_link_by_hand():
+    """400 bytes more take 4 s more: on four devices six rounds of a quarter of the array."""
+    small, large = (100, 2.0), (500, 6.0)
+    assert fit_link(4, small, large) == fit_link(4, small, large, 2)
+    assert fit_link(4, small, large) == pytest.approx((1 / 6, 150.0))
+    assert fit_link(4, small, large, n_passes=1) == pytest.approx((1 / 3, 75.0))
+    assert fit_link(2, (0, 0.5), (0.5, 1.0), n_passes=1) == (0.5, 0.5)
+
+
 @pytest.mark.parametrize(
     ("call", "named"),
     [
+        (lambda: ring_all_reduce_s(1, 0, 1e9), "n must be"),
+        (lambda: ring_all_reduce_s(1, 2.0, 1e9), "n must be"),
+        (lambda: ring_all_reduce_s(-1, 2, 1e9), "n_bytes"),
+        (lambda: ring_all_reduce_s(math.nan, 2, 1e9), "n_bytes"),
+        (lambda: ring_all_reduce_s(1, 2, None), "link_bandwidth"),
+        (lambda: ring_all_reduce_s(1, 2, 0), "link_bandwidth"),
+        (lambda: ring_all_reduce_s(1, 2, 1e9, -1e-6), "latency_s"),
         (lambda: all_reduce_bytes(1.5, 2), "n_bytes"),
+        (lambda: all_gather_bytes(1, 0), "n must be"),
+        (lambda: all_to_all_bytes(1, 0), "n must be"),
+        (lambda: dispatch_bytes([[1]], -1), "bytes_per_token"),
+        (lambda: fit_link(2, (0, 1), (1, 2), 0), "n_passes"),
         (lambda: all_to_all_bytes(7, 2), "multiple of n 2"),
         (lambda: dispatch_bytes([[1, 2]], 4), "square"),
         (lambda: dispatch_bytes([[1, -2], [0, 0]], 4), "counts"),
         (lambda: fit_link(1, (0, 1), (1, 2)), "n must be"),
-        (lambda: fit_link(2, (0, 2), (1, 1)), "take longer"),
         (lambda: list(ring_rounds([[1, 2], [3]])), "2 pieces each, got 1"),
+        *[
+            (lambda times=times: fit_link(2, *times), "must have more bytes and take longer")
+            for times in (
+                *(((1, 1), (1, 2)), ((2, 1), (1, 2)), ((0, 1), (1, 1)), ((0, 0), (1, 1))),
+                *(((-1, 1), (1, 2)), ((0, -1), (1, 1)), ((0, 2), (1, 1))),
+            )
+        ],
     ],
 )
 def test_collectives_refuse(call, named):
@@ -260,21 +286,17 @@ def test_unequal_stages_wait_for_the_slowest():
     assert idle_share(uneven) > idle_share(even) == pytest.approx(pipeline_bubble(2, 4))
 
 
-@pytest.mark.parametrize(
-    ("call", "named"),
-    [
-        (lambda: pipeline_bubble(0, 1), "n_stages"),
-        (lambda: pipeline_bubble(1, 0), "n_microbatches"),
-        (lambda: pipeline_step_s([], 1), "stage_s"),
-        (lambda: pipeline_step_s([1, -1], 1), "stage_s"),
-        (lambda: pipeline_step_s([1], 1, -1), "hop_s"),
-        (lambda: idle_share([]), "slots"),
-        (lambda: pipeline_bytes(-1, 2), "n_bytes"),
-    ],
-)
-def test_pipelines_refuse(call, named):
-    with pytest.raises(ValueError, match=named):
-        call()
+def test_pipelines_by_hand():
+    """Two microbatches through 1 s and 2 s, and half a second from one to the other."""
+    slots = pipeline_timeline([1.0, 2.0], 2, 0.5)
+    assert slots == [Slot(0, 0, 0.0, 1.0), Slot(1, 0, 1.5, 3.5), Slot(0, 1, 1.0, 2.0),
+                     Slot(1, 1, 3.5, 5.5)]  # fmt: skip
+    assert pipeline_step_s([1.0, 2.0], 2, 0.5) == 5.5
+    assert pipeline_step_s([1.0, 2.0], 2) == pipeline_timeline([1.0, 2.0], 2)[-1].end_s == 5.0
+    assert pipeline_step_s([0.0], 1) == 0 == pipeline_bubble(1, 1)
+    assert idle_share(slots) == pytest.approx(1 - 6 / 11)
+    assert [pipeline_bytes(1000, n) for n in (1, 2, 4)] == [0, 1000, 3000]
+    assert pipeline_bytes(0, 2) == 0
 
 
 def test_slots_may_start_whenever():
@@ -371,6 +393,86 @@ def test_stages_share_out_the_layers(arch, n_stages):
     assert held.weights >= alone.weights / n_stages
 
 
+# Small enough to count by hand, and nothing divides: D, heads, KV heads, H, F, V.
+ODD = Architecture("odd", 3, 8, 6, 2, 4, 10, 13)
+EXPERTS = ODD.replace(
+    n_experts=6, n_active_experts=2, n_shared_experts=2, expert_d_ff=5, n_dense_layers=1
+)
+LATENT = ODD.replace(n_kv_heads=6, latent_dim=5, rope_head_dim=2, v_head_dim=3, q_latent_dim=7)
+NORMS = (2 * 3 + 1) * 8
+
+
+def attention_by_hand(q, kv, layers=3, kv_layers=3):
+    """Return the matrices of so many heads: queries and outputs, keys and values."""
+    return layers * 2 * 8 * q * 4 + kv_layers * 2 * 8 * kv * 4
+
+
+@pytest.mark.parametrize(
+    ("arch", "tensor", "expert", "linear", "experts", "head", "table", "copied"),
+    [
+        # Two query heads and one KV head; 3 of 10 rows of the MLP, 4 of 13 of the vocabulary.
+        (ODD, 4, 1, attention_by_hand(2, 1) + 3 * 3 * 8 * 3, 0, 8 * 4, 8 * 4, NORMS),
+        (ODD.replace(tied_embeddings=True), 4, 1,
+         attention_by_hand(2, 1) + 3 * 3 * 8 * 3, 0, 8 * 4, 0, NORMS),
+        (ODD.replace(gated_mlp=False), 4, 1,
+         attention_by_hand(2, 1) + 3 * 2 * 8 * 3, 0, 8 * 4, 8 * 4, NORMS),
+        (ODD.replace(kv_source=(0, 0, 2)), 4, 1,
+         attention_by_hand(2, 1, kv_layers=2) + 3 * 3 * 8 * 3, 0, 8 * 4, 8 * 4, NORMS),
+        # One dense layer; of the two shared experts 3 of 10 rows, of each expert 2 of 5.
+        (EXPERTS, 4, 1,
+         attention_by_hand(2, 1) + 3 * 8 * 3 + 2 * 3 * 8 * 3 + 2 * 6 * 8,
+         2 * 6 * 3 * 8 * 2, 8 * 4, 8 * 4, NORMS + 2 * 6 * 8),
+        # In two groups of two: the shared experts whole in each, 2 of 6 experts on a device.
+        (EXPERTS, 2, 2,
+         attention_by_hand(3, 1) + 3 * 8 * 5 + 2 * 3 * 8 * 10 + 2 * 6 * 8,
+         2 * 2 * 3 * 8 * 5, 8 * 7, 8 * 7, NORMS + 2 * 6 * 8 + 2 * 3 * 8 * 10),
+        # Of each head: queries from their latent, keys and values from theirs, and the output.
+        (LATENT, 4, 1,
+         3 * 2 * (4 * 7 + 5 * (2 + 3) + 3 * 8) + 3 * 8 * (5 + 2 + 7) + 3 * 3 * 8 * 3, 0,
+         8 * 4, 8 * 4, NORMS + 3 * (5 + 7) + 3 * 8 * (5 + 2 + 7)),
+        (LATENT.replace(q_latent_dim=None), 4, 1,
+         3 * 2 * (4 * 8 + 5 * (2 + 3) + 3 * 8) + 3 * 8 * (5 + 2) + 3 * 3 * 8 * 3, 0,
+         8 * 4, 8 * 4, NORMS + 3 * 5 + 3 * 8 * (5 + 2)),
+    ],
+)  # fmt: skip
+def test_the_fullest_device_by_hand(arch, tensor, expert, linear, experts, head, table, copied):
+    held = device_params(arch, tensor, expert)
+    small = held.rest - table  # norms alone
+    assert held == DeviceParams(
+        linear + head, pytest.approx(experts), table + small, head, table, copied
+    )
+    assert small == arch.params_by_component["norms"]
+
+
+def test_what_a_device_holds_in_bytes_by_hand():
+    """Two of three layers on the first stage; of the ends only the head, and 2 of 3 requests."""
+    held = device_memory(ODD, Layout(tensor=4, pipeline=2), batch=3, context=5)
+    layers = attention_by_hand(2, 1) + 3 * 3 * 8 * 3 + NORMS
+    assert held.weights == pytest.approx(2 * (layers * 2 / 3 + 8 * 4))
+    assert held.copied == pytest.approx(2 * NORMS * 2 / 3)
+    # Keys and values of one KV head in two layers, for 3 · 5 tokens.
+    assert held.cache == pytest.approx(2 * 2 * (2 * 4) * 15)
+    assert held.total == held.weights + held.cache
+    wide = device_memory(ODD, Layout(tensor=4, pipeline=2), 3, 5, "fp32", "fp8")
+    assert wide.weights == pytest.approx(2 * held.weights)
+    assert wide.cache == pytest.approx(held.cache / 2)
+    whole = device_memory(ODD, Layout(tensor=4), 1, 1)
+    assert whole.weights == pytest.approx(2 * (layers + 2 * 8 * 4))
+    groups = device_memory(EXPERTS, Layout(tensor=2, expert=2), 3, 5)
+    assert groups.cache == pytest.approx(2 * 3 * (2 * 4) * 10)
+    assert DeviceMemory(1.0, 2.0, 4.0).total == 3
+
+
+def test_a_layout_is_one_device_unless_it_says_more():
+    assert Layout() == Layout(1, 1, 1, 1) and Layout().devices == 1
+    assert Layout(2, 3, 5, 7).devices == 2 * 3 * 5 * 7
+    assert device_params(EXPERTS) == device_params(EXPERTS, 1, 1)
+    assert split_heads(6, 2, 6)[-1] == (range(5, 6), range(1, 2))  # as many as query heads
+    assert stage_layers(ODD, 3) == [1, 1, 1] and stage_layers(ODD, 2) == [2, 1]
+    assert cache_transfer_s(ODD, 5, 0.5) == 2 * 3 * 16 * 5 / 0.5
+    assert cache_transfer_s(ODD, 5, 0.5, kv_dtype="fp8") == 3 * 16 * 5 / 0.5
+
+
 def test_moving_a_cache():
     bandwidth = 50e9
     one = cache_transfer_s(LLAMA_70B, 4096, bandwidth)
@@ -386,7 +488,30 @@ def test_moving_a_cache():
 @pytest.mark.parametrize(
     ("call", "named"),
     [
+        (lambda: pipeline_bubble(0, 1), "n_stages"),
+        (lambda: pipeline_timeline([1], 0), "n_microbatches"),
+        (lambda: pipeline_timeline([], 1), "stage_s"),
+        (lambda: pipeline_timeline([1], 1, math.nan), "hop_s"),
+        (lambda: pipeline_bytes(1, 0), "n_stages"),
+        (lambda: pipeline_bubble(1, 0), "n_microbatches"),
+        (lambda: pipeline_step_s([], 1), "stage_s"),
+        (lambda: pipeline_step_s([1, -1], 1), "stage_s"),
+        (lambda: pipeline_step_s([1], 1, -1), "hop_s"),
+        (lambda: idle_share([]), "slots"),
+        (lambda: pipeline_bytes(-1, 2), "n_bytes"),
         (lambda: Layout(tensor=0), "tensor"),
+        (lambda: split_heads(0, 1, 1), "n_heads"),
+        (lambda: split_heads(1, 0, 1), "n_kv_heads"),
+        (lambda: split_heads(1, 1, 0), "n must be"),
+        (lambda: split_evenly(-1, 2), "total"),
+        (lambda: device_params(LLAMA_70B, 1, 0), "expert"),
+        (lambda: stage_layers(LLAMA_70B, 0), "n_stages"),
+        (lambda: device_memory(LLAMA_70B, Layout(), 1, 0), "context"),
+        (lambda: kv_share(LLAMA_70B, 0), "n must be"),
+        (lambda: cache_transfer_s(LLAMA_70B, -1, 1), "n_tokens"),
+        (lambda: cache_transfer_s(LLAMA_70B, 1, 1, n_links=0), "n_links"),
+        (lambda: prefill_machines(1, 0, 1), "tokens_per_s"),
+        (lambda: prefill_machines(1, 1, 0), "output"),
         (lambda: split_heads(6, 4, 2), "multiple of n_kv_heads 4"),
         (lambda: split_heads(6, 2, 7), "at most n_heads 6"),
         (lambda: split_evenly(3, 0), "n must be"),
@@ -399,7 +524,7 @@ def test_moving_a_cache():
         (lambda: prefill_machines(0, 1, 1), "prefill_s"),
     ],
 )
-def test_memory_refuses(call, named):
+def test_pipelines_and_memory_refuse(call, named):
     with pytest.raises(ValueError, match=named):
         call()
 
@@ -436,6 +561,156 @@ def test_a_split_layer_is_the_even_cut_where_all_divides(n, batch):
         LLAMA_70B, H100, n, batch, 4096, model="layers", latency_s=LINKS["NVLink-4"].latency_s
     )
     assert found.stage_s == pytest.approx(even.step_s, rel=1e-3)
+
+
+def by_hand(arch, layout, batch, n_new, n_attended, bandwidth, flops, **changes):
+    """Return the time of a pass on devices that only wait for memory, or only for arithmetic."""
+    device = dataclasses.replace(H100, bandwidth=bandwidth, peak_flops={"bf16": flops})
+    links = {"inside": Link("in", 4.0, 0.5), "across": Link("out", 2.0, 8.0)}
+    work = Workload(arch, device, 1, 1, 1.0, **(links | {"devices_per_node": 4} | changes))
+    return pass_time(work, layout, batch, n_new, n_attended)
+
+
+def test_a_pass_by_hand():
+    """Three sequences, two new tokens each, in two stages of four devices: 2 + 1 layers.
+
+    A byte a second, or a FLOP a second, and the other for nothing. A device has one of two KV
+    heads, and two of six query heads.
+    """
+    layout, cost = Layout(tensor=4, pipeline=2), model_cost(ODD, 3, 2, 5, "bf16", "bf16")
+    linear, head = attention_by_hand(2, 1) + 3 * 3 * 8 * 3, 8 * 4
+    keys = (cost.bytes - 2 * ODD.n_params) / 2
+    scores = (cost.flops - 2 * 6 * ODD.n_matmul_params) * 2 / 6
+    activations = 3 * 2 * 8 * 2  # bytes
+    ring = 2 * 3 * (activations / 4 / 4.0 + 0.5)  # of four devices
+    hop = activations / 2.0 + 8.0  # to another node
+    read = 2 * (linear + NORMS + 8 * 4) + keys
+    found = by_hand(ODD, layout, 3, 2, 5, bandwidth=1.0, flops=1e30)
+    assert found.bandwidth_s == pytest.approx(read * 2 / 3)
+    assert (found.compute_s, found.link_s) == pytest.approx((0, 2 * 2 * ring), abs=1e-9)
+    assert found.passage_s == pytest.approx(read + 2 * head + 3 * 2 * ring + hop)
+    computed = 2 * 6 * linear + scores
+    found = by_hand(ODD, layout, 3, 2, 5, bandwidth=1e30, flops=1.0)
+    assert found.compute_s == pytest.approx(computed * 2 / 3)
+    assert (found.bandwidth_s, found.link_s) == pytest.approx((0, 2 * 2 * ring), abs=1e-9)
+    assert found.passage_s == pytest.approx(computed + 2 * 6 * head + 3 * 2 * ring + hop)
+    # With one layer on each stage the last one is the slowest: it has the head.
+    found = by_hand(ODD, Layout(tensor=4, pipeline=3), 3, 2, 5, bandwidth=1.0, flops=1e30)
+    assert found.bandwidth_s == pytest.approx(read / 3 + 2 * head)
+    assert found.stage_s == pytest.approx(found.bandwidth_s + 2 * ring)
+    assert found.passage_s == pytest.approx(read + 2 * head + 3 * 2 * ring + 2 * hop)
+
+
+def test_the_messages_of_expert_groups_by_hand():
+    """Five sequences in two groups of two devices: three rows; two of three layers have experts.
+
+    Each token goes to two experts and back, half of it from each device of its group.
+    """
+    found = by_hand(EXPERTS, Layout(tensor=2, expert=2), 5, 1, 4, bandwidth=1e30, flops=1e30)
+    activations = 3 * 8 * 2
+    ring = 2 * (activations / 2 / 4.0 + 0.5)
+    exchange = 3 * (activations * 2 / 2 / 4 / 4.0 + 0.5)
+    assert found.link_s == pytest.approx((2 * 3 - 2) * ring + 2 * 2 * exchange)
+    # One device a group: only the exchanges are left, and on four a node they go across two.
+    found = by_hand(EXPERTS, Layout(expert=6), 6, 1, 4, bandwidth=1e30, flops=1e30)
+    activations = 1 * 8 * 2
+    assert found.link_s == pytest.approx(2 * 2 * 5 * (activations * 2 / 6 / 2.0 + 8.0))
+
+
+def test_the_experts_that_a_pass_reads_by_hand():
+    """All of a group's tokens together choose experts; a device has a third of them."""
+    layout, cost = Layout(tensor=2, expert=2), model_cost(EXPERTS, 3, 1, 4, "bf16", "bf16")
+    found = by_hand(EXPERTS, layout, 5, 1, 4, bandwidth=1.0, flops=1e30)
+    keys = (cost.bytes - 2 * EXPERTS.n_touched_params(3)) / 2  # of three rows, one of two KV heads
+    visited = EXPERTS.n_touched_params(5) - EXPERTS.n_touched_params(0)
+    held = device_params(EXPERTS, 2, 2)
+    assert found.bandwidth_s == pytest.approx(2 * (held.linear + held.rest + visited / 3) + keys)
+    found = by_hand(EXPERTS, layout, 5, 1, 4, bandwidth=1e30, flops=1.0)
+    scores = (cost.flops - 2 * 3 * EXPERTS.n_matmul_params) / 2
+    of_experts = 2 * 5 * (EXPERTS.n_touched_params(1) - EXPERTS.n_touched_params(0)) / 3
+    assert found.compute_s == pytest.approx(2 * 3 * held.linear + scores + of_experts)
+
+
+def test_a_group_s_link():
+    near, far = LINKS["NVLink-4"], LINKS["InfiniBand-NDR"]
+    work = workload()
+    assert [work.link(n) for n in (1, 8, 9)] == [near, near, far]
+    assert workload(devices_per_node=2).link(3) == far
+    own = workload(inside=None).link(8)
+    assert (own.bandwidth, own.latency_s) == (H100.link_bandwidth, 0)
+    assert workload(device="M1").link(2) == near  # the device has none of its own
+
+
+def test_a_workload_has_no_limits_unless_it_says_so():
+    work = Workload(LLAMA_70B, H100, 1, 1, 0.5)
+    said = Workload(
+        LLAMA_70B, H100, 1, 1, 0.5, math.inf, math.inf, "bf16", "bf16", None, None, None, 8, 0.9
+    )
+    assert work == said
+    assert workload(memory_share=1).memory_share == 1
+    assert workload(max_first_token_s=0.5, max_token_s=0.5).max_token_s == 0.5
+
+
+@pytest.mark.parametrize(
+    "layout", [Layout(tensor=8), Layout(2, 4, 3), Layout(tensor=4, pipeline=4)]
+)
+def test_a_wait_is_a_step_and_its_part_of_the_prompts(layout):
+    """Attention reaches back to the middle of the output, 256 of 511, and memory is for all."""
+    work = workload(output=511, max_token_s=0.06)
+    found = serve_layout(work, layout)
+    in_flight = min(found.batch, layout.pipeline)
+    one = pass_time(work, layout, math.ceil(found.batch / in_flight), 1, 2048 + 256)
+    prompt = pass_time(work, layout, 1, 2048, 2048)
+    step_s = max(one.passage_s, in_flight * one.stage_s)
+    assert found.token_s == pytest.approx(step_s + found.batch * prompt.stage_s / 511)
+    assert found.first_token_s == prompt.passage_s
+    assert found.memory == device_memory(LLAMA_70B, layout, found.batch, 2048 + 511)
+    assert found.tokens_per_s == pytest.approx(layout.replicas * found.batch / found.token_s)
+    price = layout.devices * 3.0 / 3600 / found.tokens_per_s * 1e6
+    assert found.dollars_per_million == pytest.approx(price)
+    parts = {"compute": one.compute_s, "bandwidth": one.bandwidth_s, "link": one.link_s}
+    assert parts[found.bound] == max(parts.values())
+
+
+def test_expert_groups_read_a_prompt_each():
+    """A pass over one prompt a group brings as many prompts as there are groups."""
+    work = workload("DeepSeek-V3", "H200-SXM", dtype="fp8")
+    layout = Layout(expert=8)
+    found = serve_layout(work, layout)
+    prompts = pass_time(work, layout, 8, 2048, 2048)
+    one = pass_time(work, layout, found.batch, 1, 2048 + 256)
+    assert found.first_token_s == prompts.passage_s
+    wait_s = max(one.passage_s, one.stage_s) + found.batch * prompts.stage_s / 8 / 512
+    assert found.token_s == pytest.approx(wait_s)
+
+
+def test_formats_of_a_workload_reach_its_memory_and_its_time():
+    usual, narrow = workload(), workload(dtype="fp8", kv_dtype="fp8")
+    layout = Layout(tensor=8)
+    held = [serve_layout(work, layout) for work in (usual, narrow)]
+    assert held[1].memory == device_memory(LLAMA_70B, layout, held[1].batch, 2560, "fp8", "fp8")
+    assert held[1].batch > 2 * held[0].batch
+    # Products in bf16, with weights and keys of a byte: half the time where memory is waited for.
+    slow = workload(dtype="fp8", kv_dtype="fp8", compute_dtype="bf16")
+    times = [pass_time(work, layout, 64, 1, 4096) for work in (usual, narrow, slow)]
+    assert times[1].bandwidth_s == pytest.approx(times[0].bandwidth_s / 2, rel=0.01)
+    prompts = [pass_time(work, layout, 1, 4096, 4096) for work in (usual, narrow, slow)]
+    assert prompts[2].compute_s == pytest.approx(prompts[0].compute_s, rel=0.01)
+    assert prompts[1].compute_s == pytest.approx(prompts[0].compute_s / 2, rel=0.01)
+
+
+def test_a_ranking_goes_by_price_and_then_by_the_wait():
+    found = rank_layouts(workload(max_token_s=0.05), 8)
+    assert {serving.layout for serving in found} == set(layouts(LLAMA_70B, 8))
+    prices = [serving.dollars_per_million for serving in found]
+    assert prices == sorted(prices)
+    failed = rank_layouts(workload(max_token_s=1e-3), 8)  # all of them, at one price
+    assert {serving.dollars_per_million for serving in failed} == {math.inf}
+    waits = [serving.token_s for serving in failed]
+    assert waits == sorted(waits) and len(set(waits)) > 5
+    few = rank_layouts(workload(), 8, max_tensor=2)
+    assert max(serving.layout.tensor for serving in few) == 2
+    assert [x.tensor for x in layouts(ODD, 12, max_tensor=100)][-1] == 6
 
 
 @given(arch=architectures, n=st.integers(1, 48))
@@ -497,6 +772,10 @@ def test_what_stands_in_the_way():
     ("changes", "named"),
     [
         ({"prompt": 0}, "prompt"),
+        ({"output": 0}, "output"),
+        ({"devices_per_node": 0}, "devices_per_node"),
+        ({"max_first_token_s": 0}, "max_first_token_s"),
+        ({"memory_share": 0}, "memory_share"),
         ({"max_token_s": 0}, "max_token_s"),
         ({"dollars_per_hour": 0}, "dollars_per_hour"),
         ({"memory_share": 1.5}, "memory_share"),

@@ -1,19 +1,10 @@
 """parallel_torch: every way to divide the work equals one device, and sends what it should.
 
-The processes are real. They are started once for the module; a few tests start their own, since
-they kill them.
+The processes are real, and started once for all tests. What ends one of them, or measures, is in
+tests/proof/alone/test_parallel_processes.py.
 """
 
-import contextlib
-import importlib.util
-import json
 import os
-import signal
-import subprocess
-import sys
-import threading
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,7 +24,6 @@ from firsttoken.parallel import (
     all_to_all_bytes,
     device_params,
     kv_share,
-    pipeline_bubble,
     reduce_scatter_bytes,
     ring_all_reduce_s,
     split_evenly,
@@ -52,12 +42,10 @@ from firsttoken.parallel_torch import (
     time_collective,
 )
 from firsttoken.parallel_torch.comparison import compare
-from firsttoken.parallel_torch.pipeline import PipelineRun
 from firsttoken.parallel_torch.tensor import model_directory
 from firsttoken.sampling import SamplingParams
 
 TARGET = model_directory("target")
-TESTS = Path(__file__).parent
 TOKENS = [list(range(5 + i, 25 + i)) for i in range(4)]
 # Of float32, relative to the largest number: eight layers of sums in another order.
 ROUNDING = 5e-6
@@ -66,20 +54,11 @@ once = settings(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def importable():
-    """Let the processes find the jobs of the tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        known = os.environ.get("PYTHONPATH", "")
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(TESTS), known])))
-        yield
-
-
 @pytest.fixture(scope="module")
-def workers(importable):
-    with Workers(4) as started:
+def workers():
+    with parallel_jobs.importable(), Workers(4) as started:
         yield started
-        # No test but those that start their own may have ended one of them.
+        # No test may have ended one of them.
         assert started.call(rank_of) == [0, 1, 2, 3]
 
 
@@ -99,93 +78,19 @@ def test_each_process_knows_its_place_and_takes_one_thread(workers):
     assert len(set(workers.pids)) == 4 and os.getpid() not in workers.pids
 
 
-def test_items_go_to_whoever_is_free(workers):
-    done = workers.map(parallel_jobs.slow_square, list(range(12)))
-    assert [result for _, result in done] == [x * x for x in range(12)]
+def test_items_go_to_whoever_is_free(workers, tmp_path):
+    """The process with the first item waits until all others are done, and gets no other."""
+    done = workers.map(parallel_jobs.first_is_last, [(tmp_path, i, 12) for i in range(12)])
+    assert [result for _, result in done] == list(range(12))
     served = [rank for rank, _ in done]
-    assert set(served) == {0, 1, 2, 3}
-    assert served.count(served[0]) < 12 / 4  # the one with the slow item got fewer
-    assert workers.map(parallel_jobs.slow_square, []) == []
+    assert set(served) == {0, 1, 2, 3} and served.count(served[0]) == 1
+    assert workers.map(parallel_jobs.first_is_last, []) == []
 
 
 @pytest.mark.parametrize("n", [0, 5, True])
 def test_processes_that_do_not_exist(workers, n):
     with pytest.raises(ValueError, match="n must be"):
         workers.call(rank_of, n=n)
-
-
-def alive(pid: int) -> bool:
-    """Say whether a process runs; one that nobody has waited for yet counts as gone."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    if Path("/proc/self").exists():
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def gone(pids, within_s=5.0):
-    end = time.monotonic() + within_s
-    while any(map(alive, pids)) and time.monotonic() < end:
-        time.sleep(0.05)
-    return not any(map(alive, pids))
-
-
-def test_a_process_that_is_killed_is_one_error_and_leaves_nobody():
-    workers = Workers(2)
-    pids = workers.pids
-    killer = threading.Timer(0.3, os.kill, (pids[1], signal.SIGKILL))
-    killer.start()
-    start = time.monotonic()
-    with pytest.raises(RuntimeError, match="process 1 of 2 was killed by SIGKILL"):
-        workers.call(parallel_jobs.exchange_for_ever)
-    assert time.monotonic() - start < 20  # not the 120 s of the time limit
-    assert gone(pids)
-    with pytest.raises(RuntimeError, match="are stopped; start new ones"):
-        workers.call(rank_of)
-    workers.close()  # once more does no harm
-
-
-@pytest.mark.parametrize(
-    ("n", "job", "arguments", "error", "said"),
-    [
-        (
-            2,
-            parallel_jobs.raise_on,
-            (1,),
-            RuntimeError,
-            r"1 of 2 raised KeyError: .no such",
-        ),
-        (1, parallel_jobs.leave, (0,), RuntimeError, "process 0 of 1 ended with code 7"),
-        (1, parallel_jobs.sleep_for_ever, (), TimeoutError, "took longer than 0.5 s"),
-    ],
-)
-def test_other_ends(n, job, arguments, error, said):
-    with Workers(n) as workers:
-        workers.timeout_s = 0.5 if error is TimeoutError else 120
-        with pytest.raises(error, match=said):
-            workers.call(job, *arguments)
-        assert gone(workers.pids)
-
-
-def test_no_orphan_when_whoever_started_them_is_killed():
-    """It is busy with a job that never asks whether anybody waits."""
-    program = (
-        "import parallel_jobs\n"
-        "from firsttoken.parallel_torch import Workers\n"
-        "workers = Workers(1)\n"
-        "print(*workers.pids, flush=True)\n"
-        "workers.call(parallel_jobs.sleep_for_ever)\n"
-    )
-    command = [sys.executable, "-c", program]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
-        pids = [int(pid) for pid in starter.stdout.readline().split()]
-        assert len(pids) == 1 and all(map(alive, pids))
-        starter.kill()
-    assert gone(pids)
 
 
 def test_what_was_defined_in_a_notebook_is_refused(workers):
@@ -335,14 +240,6 @@ def test_stages_equal_one_device(workers, stages, microbatches):
             ):
                 assert other.end_s <= slot.start_s
     assert 0 <= run.bubble < 1
-
-
-def test_waiting_stages_have_the_bubble_of_the_formula(workers):
-    """Stages that wait take no core; the bubble cannot be smaller, and noise only adds to it."""
-    run = run_pipeline(workers, TOKENS, 4, 2, device_s=0.15)
-    assert isinstance(run, PipelineRun)
-    assert run.bubble > pipeline_bubble(4, 2) - 0.1
-    assert run.bubble > pipeline_bubble(2, 2)
 
 
 @pytest.mark.parametrize(
@@ -496,38 +393,3 @@ def test_times_refuse(workers, arguments, named):
 def test_a_comparison_needs_equal_shapes():
     with pytest.raises(ValueError, match=r"got \(2,\) must have"):
         compare(np.zeros(2), np.zeros(3), [{}], {})
-
-
-def test_a_quick_run_of_the_benchmark(workers, monkeypatch, tmp_path, capsys):
-    program = TESTS.parent / "benchmarks" / "parallel.py"
-    spec = importlib.util.spec_from_file_location("parallel_run", program)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    # Two sizes may take equally long where other programs run, and then no link explains them.
-    monkeypatch.setattr("firsttoken.parallel_torch.timing.fit_link", lambda *_: (1e-4, 1e9))
-    monkeypatch.setattr(module, "Workers", lambda *_, **__: contextlib.nullcontext(workers))
-    monkeypatch.setattr(module, "data_path", lambda name: TARGET if "model" in name else tmp_path)
-    monkeypatch.setattr(module, "DEVICE_S", 0.01)
-    out = tmp_path / "out.json"
-    monkeypatch.setattr(sys, "argv", ["parallel.py", "--quick", "--out", str(out)])
-    before = torch.get_num_threads()
-    try:
-        module.main()
-    finally:
-        torch.set_num_threads(before)
-    report = json.loads(out.read_text())
-    assert list(tmp_path.iterdir()) == [out]
-    assert all(row["sent"] == row["expected"] for row in report["equality"])
-    assert max(row["relative"] for row in report["equality"]) < ROUNDING
-    assert report["replicas"]["equal"] and sum(report["replicas"]["served"]) == 12
-    assert [row["n"] for row in report["decoding"]] == [1, 2, 3, 4]
-    assert "predicted" in capsys.readouterr().out
-
-
-def test_the_same_under_torchrun():
-    """On one host; on several the launcher's own options change, and nothing here."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "firsttoken.parallel_torch"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "2 processes, max |difference|" in done.stdout

@@ -502,10 +502,9 @@ def test_metrics_agree_with_the_books_own(client):
 def test_times_of_both_processes_are_on_one_clock(served):
     """The engine's clock is younger than the front's process, and begins at another moment."""
     assert 0 < served.front.hello.zero_s < time.perf_counter()
-    assert served.front.now_s() == pytest.approx(
-        time.perf_counter() - served.front.hello.zero_s, abs=0.5
-    )
+    early_s = time.perf_counter() - served.front.hello.zero_s
     before = served.front.now_s()
+    assert early_s <= before <= time.perf_counter() - served.front.hello.zero_s
     assert served.post(prompt="a", max_tokens=5, ignore_eos=True).status_code == 200
     after = served.front.now_s()
     trace = served.api.counters.recent()[-1]
