@@ -169,7 +169,8 @@ def main(arguments: list[str] | None = None) -> int:
     print("Written:", *(f"  {path.relative_to(ROOT)}" for path in made), sep="\n")
     print("And entered wherever chapters are listed; `git diff` shows where. Now:")
     print(f"  make lab CHAPTER={notebook.stem[:2]}")
-    print(f"  .venv/bin/python -m pytest tests -k '{topic}'")
+    print(f"  .venv/bin/python -m pytest tests tests/check/grading -k '{topic}'")
+    print(f"  make proof CHAPTER={notebook.stem[:2]}")
     return 0
 
 
