@@ -12,7 +12,7 @@ import test_chapters
 from firsttoken.start import CHAPTERS, PARTS, path_to
 
 ROOT = Path(__file__).parents[1]
-STANDING = [path for path in test_chapters.NOTEBOOKS if path.stem in CHAPTERS]
+NOTEBOOKS = test_chapters.NOTEBOOKS
 CHECK = re.compile(r"exercise-(\d+)-check$")
 stems = st.sampled_from(list(CHAPTERS))
 
@@ -63,16 +63,43 @@ def test_an_unknown_chapter_is_refused():
         path_to("4")
 
 
-def test_every_notebook_is_on_the_map():
-    assert STANDING == test_chapters.NOTEBOOKS
+def in_readme(chapter) -> str:
+    link = f"[{chapter.title}](notebooks/{chapter.stem}.ipynb)"
+    return f"| {chapter.number} | {link} | {chapter.question} |"
 
 
-def test_only_standing_chapters_have_tasks():
-    standing = {path.stem for path in STANDING}
-    assert {stem for stem, chapter in CHAPTERS.items() if chapter.n_tasks} == standing
+def for_teachers(chapter) -> str:
+    said = (ROOT / "notebooks" / f"{chapter.stem}.ipynb").read_text("utf-8").lower()
+    read, more = map(int, re.search(r"(\d+) minutes to read, (\d+) more for", said).groups())
+    needs = ", ".join(stem[:2] for stem in chapter.requires)
+    row = f"| {chapter.label} | {needs} | {read} minutes | {read + more} minutes |"
+    return row.replace("|  |", "| |")
 
 
-@pytest.mark.parametrize("path", STANDING, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    ("place", "line", "entry"),
+    [
+        ("README.md", r"^\| .*\]\(notebooks/.*$", in_readme),
+        ("book/_toc.yml", r"file: notebooks/\d\w+", lambda c: f"file: notebooks/{c.stem}"),
+        ("book/teaching.md", r"^\| \d\d .* minutes \|$", for_teachers),
+        ("TUTOR.md", r"^\| `\w+` \|", lambda c: f"| `{c.stem}` |"),
+        ("book/cards.py", r'^    "\d\d_\w+":', lambda c: f'    "{c.stem}":'),
+    ],
+)
+def test_each_list_of_chapters_is_that_of_the_map(place, line, entry):
+    listed = re.findall(line, (ROOT / place).read_text("utf-8"), re.MULTILINE)
+    assert listed == [entry(chapter) for chapter in CHAPTERS.values()]
+
+
+def test_every_notebook_is_on_the_map_and_in_the_contents():
+    assert [path.stem for path in NOTEBOOKS] == list(CHAPTERS)
+    contents = re.findall(
+        r"file: notebooks/([A-Z]\w+)", (ROOT / "book/_toc.yml").read_text("utf-8")
+    )
+    assert contents == [path.stem for path in test_chapters.APPENDICES]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_titles_and_totals_are_the_notebooks(path):
     chapter = test_chapters.read(path)
     on_map = CHAPTERS[path.stem]
@@ -83,7 +110,7 @@ def test_titles_and_totals_are_the_notebooks(path):
     assert len(test_chapters.exercise_cells(chapter)) == on_map.n_exercises
 
 
-@pytest.mark.parametrize("path", STANDING, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_solved_exercise_is_recorded_under_its_number(path):
     """What is recorded is the name of a check up to the comma, and no other check has a name."""
     chapter = test_chapters.read(path)
@@ -95,14 +122,3 @@ def test_a_solved_exercise_is_recorded_under_its_number(path):
             names.setdefault(*(numbers or [""]), set()).add(name.partition(",")[0])
     assert names.pop("", {""}) == {""}
     assert names == {n: {f"Exercise {n}"} for n in test_chapters.exercise_cells(chapter)}
-
-
-def test_the_readme_asks_the_same_questions():
-    readme = (ROOT / "README.md").read_text()
-    rows = re.findall(
-        r"^\| (\d\d) \| \[(.+?)\]\(notebooks/(.+?)\.ipynb\) \| (.+?) \|$", readme, re.M
-    )
-    assert rows, "README has no table of chapters"
-    for number, title, stem, question in rows:
-        chapter = CHAPTERS[stem]
-        assert (number, title, question) == (chapter.number, chapter.title, chapter.question)

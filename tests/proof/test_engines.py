@@ -8,11 +8,8 @@ from email.message import Message
 import engine_page
 import engines
 import pytest
-import yaml
 from docutils import nodes
 from engines import ENGINES, Citation, Folder, GitHub, Verdict, at_its_release, at_the_newest
-
-from weekly import run_script
 
 # How chapters cite.
 
@@ -319,25 +316,3 @@ def test_a_file_that_was_found_is_a_link_to_its_release():
     assert link["refuri"] == "https://github.com/vllm-project/vllm/blob/v1.0.0/vllm/v1/pool.py"
     assert link.astext() == "vllm/v1/pool.py"
     assert list(engine_page.row(CITED, None).findall(nodes.reference)) == []
-
-
-# The weekly run.
-
-
-@pytest.mark.parametrize(
-    ("report", "open_issue", "done"),
-    [
-        ("", "", []),
-        ("", "7", ["issue close 7"]),
-        ("- Chapter 04", "", ["issue create"]),
-        ("- Chapter 04", "7", ["issue edit 7"]),
-    ],
-)
-def test_the_weekly_run_keeps_one_issue(tmp_path, report, open_issue, done):
-    """Its script, run with a stand-in for gh that notes what it is asked to do."""
-    (tmp_path / "engines.md").write_text(report)
-    workflow = yaml.safe_load((engines.ROOT / ".github/workflows/weekly.yml").read_text())
-    made = run_script(workflow["jobs"]["report-engines"], tmp_path, open_issue)
-    assert [call[: len(start)] for call, start in zip(made, done, strict=True)] == done
-    if report:
-        assert (tmp_path / "report.md").read_text().startswith(report)

@@ -1,0 +1,151 @@
+"""How many small mistakes in a module its tests find: mutation testing with mutmut.
+
+    make proof MODULE=paging
+    .venv/bin/python tests/proof/mutants.py paging engine --sample 60 --seed 1
+
+A mutant is the module with one change: a `<` made `<=`, an argument left out, a number one larger.
+It is killed if one of the module's own tests, of whatever tier, or a doctest of it fails or comes
+to no end. What survives is a hole in the tests, or a change that changes nothing: those stand with
+the reason in equivalent.toml. What an error says is left alone. mutmut works in a copy of the
+repository, _build/mutants/<module>.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from mutmut.mutation.data import SourceFileMutationData
+from mutmut.stats import status_by_exit_code
+
+ROOT = Path(__file__).parents[2]
+LIBRARY = ROOT / "lib" / "firsttoken"
+PARTS = [*LIBRARY.glob("[a-z]*.py"), *(path.parent for path in LIBRARY.glob("*/__init__.py"))]
+MODULES = {path.stem: path for path in sorted(PARTS)}
+PYTEST = ["-p", "no:xdist", "-p", "no:cacheprovider"]
+# mutmut knows a folder src alone. A copy of lib stays, for tests that read the sources as text.
+CONFIG = r"""
+[tool.mutmut]
+source_paths = ["src"]
+only_mutate = {sources}
+do_not_mutate_patterns = ['raise \w+Error']
+also_copy = {others}
+pytest_add_cli_args_test_selection = {tests}
+pytest_add_cli_args = {pytest}
+timeout_multiplier = 5
+timeout_constant = 5
+process_isolation = "forkserver"
+"""
+
+
+class Copy:
+    """A copy of the repository in which mutmut changes one module."""
+
+    def __init__(self, module: str):
+        self.module, self.work = module, ROOT / "_build" / "mutants" / module
+        listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        listed = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True)
+        names = [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+        shutil.rmtree(self.work, ignore_errors=True)
+        for name in names:
+            (self.work / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, self.work / name)
+        shutil.copytree(self.work / "lib", self.work / "src")
+        files = sorted(MODULES[module].rglob("*.py")) or [MODULES[module]]
+        sources = [str(Path("src", file.relative_to(ROOT / "lib"))) for file in files]
+        self.sources, self.tests = sources, own_tests(module) + sources
+        others = sorted({name.partition("/")[0] for name in names} - {"tests", "pyproject.toml"})
+        settings = {"sources": sources, "tests": self.tests, "others": others, "pytest": PYTEST}
+        with (self.work / "pyproject.toml").open("a") as file:
+            file.write(CONFIG.format(**settings))
+        # With none chosen it makes them all, notes which test reaches which, and gives up.
+        self.mutmut("run", "none", check=False)
+        if not self.survives(""):
+            sys.exit(f"the tests of {module} fail in {self.work / 'mutants'} without any mutant")
+
+    def mutmut(self, *arguments: str, check: bool = True) -> str:
+        command = [sys.executable, "-m", "mutmut", *arguments]
+        done = subprocess.run(command, cwd=self.work, capture_output=True, text=True)
+        if check and done.returncode:
+            sys.exit(f"mutmut failed in {self.work}:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
+        return done.stdout
+
+    def outcomes(self) -> dict[str, str]:
+        """Return {mutant: what became of it}."""
+        found = {}
+        for source in self.sources:
+            data = SourceFileMutationData(path=Path(source))
+            data.meta_path = self.work / data.meta_path
+            data.load()
+            found |= {key: status_by_exit_code[code] for key, code in data.exit_code_by_key.items()}
+        return found
+
+    def change(self, mutant: str) -> dict[str, str]:
+        """Return what a mutant changes: in which function, what stood there, what stands there."""
+        shown = [line for line in self.mutmut("show", mutant).splitlines() if line[:1] in "+-"]
+        lines = [line for line in shown if line[:3] not in ("+++", "---")]
+        old, new = (" ".join(ln[1:].strip() for ln in lines if ln[0] == mark) for mark in "-+")
+        name = mutant.removeprefix(f"firsttoken.{self.module}").rpartition("__mutmut_")[0]
+        name = name.replace("xǁ", "").replace("ǁ", ".").replace(".x_", ".").removeprefix(".")
+        return {"function": name, "old": old, "new": new}
+
+    def survives(self, mutant: str) -> bool:
+        """Say if the tests pass in a process of its own: there it is on when it is imported."""
+        command = [sys.executable, "-m", "pytest", "-x", "-q", *PYTEST, *self.tests]
+        env = os.environ | {"PYTHONPATH": "src", "MUTANT_UNDER_TEST": mutant}
+        given = {"cwd": self.work / "mutants", "env": env, "capture_output": True}
+        try:
+            return subprocess.run(command, **given, timeout=3600).returncode == 0
+        except subprocess.TimeoutExpired:  # it comes to no end
+            return False
+
+
+def own_tests(module: str) -> list[str]:
+    """Return the test files that bear a module's name, or stand in a folder that does."""
+
+    def owner(file: Path) -> str:
+        name = file.stem.removeprefix("test_") + "_"
+        found = [m for m in MODULES if m == file.parent.name or name.startswith(f"{m}_")]
+        return max(found, key=lambda m: (m == file.parent.name, len(m)), default="")
+
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    files = [file for file in files if file.parent.name not in ("browser", "hub", "scripts")]
+    return [str(file.relative_to(ROOT)) for file in files if owner(file) == module]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("modules", nargs="+", choices=MODULES, metavar="module")
+    parser.add_argument("--sample", type=int, help="try so many of all mutants, drawn at random")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    known = tomllib.loads((Path(__file__).parent / "equivalent.toml").read_text("utf-8"))
+    copies = [Copy(module) for module in options.modules]
+    chosen = [(copy, mutant) for copy in copies for mutant in sorted(copy.outcomes())]
+    if options.sample:
+        chosen = random.Random(options.seed).sample(chosen, options.sample)
+    n = n_killed = 0
+    for copy in copies:
+        if not (mutants := [mutant for of, mutant in chosen if of is copy]):
+            continue
+        copy.mutmut("run", *mutants)
+        outcomes, equivalent = copy.outcomes(), known.get(copy.module, [])
+        for mutant in mutants:
+            killed = outcomes[mutant] in ("killed", "timeout")
+            if not killed:
+                change = copy.change(mutant)
+                if any(change.items() <= each.items() for each in equivalent):
+                    continue
+                if not (killed := not copy.survives(mutant)):
+                    print(f"{mutant}\n  - {change['old']}\n  + {change['new']}", flush=True)
+            n, n_killed = n + 1, n_killed + killed
+    print(f"{n_killed} of {n} killed, {n_killed / n:.1%}")
+    return int(n_killed < 0.9 * n)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
