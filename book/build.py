@@ -10,6 +10,7 @@ import importlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import yaml
+from jupyter_cache import get_cache
 
 from firsttoken.live import assets
 
@@ -30,6 +32,10 @@ CONFIG = BUILD / "_config.yml"
 CACHE = BUILD / ".jupyter_cache"
 # What a notebook's outputs depend on, beside the notebook itself.
 INPUTS = ("lib", "data", "constraints.txt")
+# What a chapter may take on two quiet cores; other machines differ, so that more is only noted.
+CHAPTER_S = 30
+# Where a notebook that fails leaves its traceback, in the warning's own words.
+SAVED = re.compile(r"saved in: (.+\.log)")
 # What the calculator runs in the page: the core of Pyodide, and the formulas with what they need.
 PYODIDE = (
     *("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm"),
@@ -45,7 +51,9 @@ def main() -> int:
     BUILD.mkdir(exist_ok=True)
     fetch_scripts()
     write_live()
-    # On a new machine this builds the font cache; in a notebook its notice would be a warning.
+    # A font cache of its own: in the one at home, fonts of an environment deleted since can be
+    # missing. On a new machine this builds it; in a notebook its notice would be a warning.
+    os.environ["MPLCONFIGDIR"] = str(BUILD / "matplotlib")
     importlib.import_module("matplotlib.font_manager")
     drop_stale_outputs()
     write_config()
@@ -57,7 +65,45 @@ def main() -> int:
     # One thread: beside other programs, several wait for each other a hundred times as long.
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "FIRSTTOKEN_SITE": "1"}
     environment |= {"FIRSTTOKEN_CLAIMS": "raise", "PYTHONHASHSEED": "0"}
-    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    return build(command, environment)
+
+
+def build(command: list, environment: dict[str, str]) -> int:
+    """Run a build, and say at its end which chapters took long.
+
+    When it fails, say what stopped it, with what cells complained of.
+    """
+    stopped_by, before = [], runs()
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, errors="replace"
+    ) as run:
+        for line in run.stderr:
+            print(line, end="", file=sys.stderr, flush=True)
+            if "WARNING: " in line or "ERROR: " in line:
+                stopped_by.append(line)
+                stopped_by += (Path(log).read_text("utf-8") for log in SAVED.findall(line))
+    if run.returncode:
+        stopped_by += complaints(BUILD / "jupyter_execute")
+        print("book/build.py: what stopped the build:", *stopped_by, sep="\n", file=sys.stderr)
+    for chapter, seconds in sorted(runs() - before):
+        if seconds > CHAPTER_S:
+            print(f"book/build.py: {chapter} took {seconds:.0f} s, of {CHAPTER_S} s at most.")
+    return run.returncode
+
+
+def runs() -> set[tuple[str, float]]:
+    """Return of which chapters the cache holds a run, and how many seconds that took."""
+    records = get_cache(CACHE).list_cache_records()
+    return {(Path(record.uri).stem, record.data["execution_seconds"]) for record in records}
+
+
+def complaints(executed: Path) -> Iterator[str]:
+    """Yield what the cells of notebooks that ran wrote to stderr."""
+    for path in sorted(executed.rglob("*.ipynb")):
+        for cell in json.loads(path.read_text("utf-8"))["cells"]:
+            for output in cell.get("outputs", ()):
+                if output.get("name") == "stderr":
+                    yield f"{path.stem}, cell {cell['id']}: {''.join(output['text'])}"
 
 
 def fetch_scripts() -> None:

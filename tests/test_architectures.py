@@ -1,6 +1,6 @@
 """architectures: counts against released checkpoints and against transformers' own modules."""
 
-import json
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -40,33 +40,25 @@ RELEASED = {
 }
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_presets_count_exactly(name):
-    arch = ARCHITECTURES[name]
-    counts = (arch.n_params, arch.n_active_params, arch.kv_elements_per_token)
-    assert counts == RELEASED[name]
-    assert sum(arch.params_by_component.values()) == arch.n_params
-    assert arch.name == name
-    assert arch.source
+def test_presets_count_exactly():
+    assert RELEASED.keys() == ARCHITECTURES.keys()
+    for name, arch in ARCHITECTURES.items():
+        counts = (arch.n_params, arch.n_active_params, arch.kv_elements_per_token)
+        assert counts == RELEASED[name], name
+        assert sum(arch.params_by_component.values()) == arch.n_params
+        assert arch.name == name
+        assert arch.source
 
 
-def test_norms_are_what_the_common_formula_leaves_out():
-    """2VD + (3DF + 2DNH + 2DKH)L is 81 norm vectors short of Llama-2-13B."""
+def test_counts_that_others_published():
+    """2VD + (3DF + 2DNH + 2DKH)L is 81 norm vectors short of Llama-2-13B; Scaling book, question 1;
+    arXiv:2405.04434, table 9: MLA and the multi-head models it is compared with."""
     arch = ARCHITECTURES["Llama-2-13B"]
     assert arch.params_by_component["norms"] == 81 * 5120
     assert arch.n_params - 81 * 5120 == 13_015_449_600
     assert arch.replace(n_kv_heads=8).n_params - 81 * 5120 == 11_337_728_000
-
-
-def test_scaling_book_question_one():
     arch = Architecture("book", 64, 4096, 32, 8, 256, 16384, 32128, tied_embeddings=True)
     assert arch.n_params - arch.params_by_component["norms"] == 18_385_207_296
-
-
-def test_deepseek_v2_table_of_cache_per_token():
-    """arXiv:2405.04434, table 9: MLA and the multi-head models it is compared with."""
-    assert ARCHITECTURES["DeepSeek-V2"].kv_elements_per_token == (512 + 64) * 60
-    assert ARCHITECTURES["DeepSeek-V2-Lite"].kv_elements_per_token == (512 + 64) * 27
     small = Architecture("small MHA", 27, 2048, 16, 16, 128, 10944, 102400)
     large = Architecture("large MHA", 60, 5120, 56, 56, 128, 12288, 102400)
     assert (small.kv_elements_per_token, large.kv_elements_per_token) == (110_592, 860_160)
@@ -74,22 +66,13 @@ def test_deepseek_v2_table_of_cache_per_token():
 
 def test_query_heads_in_place_of_kv_heads_is_caught():
     """The circulating formula 2·L·N·H overstates the cache by N/K; only MHA hides it."""
-    for name in ("Llama-3-8B", "Mistral-7B", "Llama-2-70B"):
+    heads = {"Llama-2-7B": (32, 32), "GPT-J-6B": (16, 16), "Llama-3-8B": (32, 8)}
+    heads |= {"Mistral-7B": (32, 8), "Mixtral-8x7B": (32, 8), "Llama-2-70B": (64, 8)}
+    for name, (n_heads, n_kv_heads) in heads.items():
         arch = ARCHITECTURES[name]
+        assert (arch.n_heads, arch.n_kv_heads) == (n_heads, n_kv_heads)
         wrong = 2 * arch.n_layers * arch.n_heads * arch.head_dim
-        assert wrong == arch.kv_elements_per_token * arch.n_heads // arch.n_kv_heads
-        assert wrong != arch.kv_elements_per_token
-    mha = ARCHITECTURES["Llama-2-7B"]
-    assert mha.kv_elements_per_token == 2 * mha.n_layers * mha.n_heads * mha.head_dim
-
-
-def test_which_released_models_share_kv_heads():
-    """Llama-2-7B and GPT-J-6B are plain multi-head; Mistral and Llama-2-70B are grouped."""
-    heads = {name: (a.n_heads, a.n_kv_heads) for name, a in ARCHITECTURES.items()}
-    assert heads["Llama-2-7B"] == (32, 32)
-    assert heads["GPT-J-6B"] == (16, 16)
-    assert heads["Mistral-7B"] == heads["Mixtral-8x7B"] == (32, 8)
-    assert heads["Llama-2-70B"] == (64, 8)
+        assert wrong == arch.kv_elements_per_token * n_heads // n_kv_heads
 
 
 def test_layers_that_share_a_cache():
@@ -120,33 +103,32 @@ def test_replace_leaves_the_original_and_drops_the_source():
 
 
 LLAMA = {"model_type": "llama"}
-BAD = [
-    ({"n_kv_heads": 5}, "n_heads 32 must be a multiple of n_kv_heads 5"),
-    ({"n_layers": 0}, "n_layers must be an integer of at least 1, got 0"),
-    ({"d_ff": -1}, "d_ff"),
-    ({"head_dim": 64.0}, "head_dim must be an integer.*64.0"),
-    ({"vocab_size": None}, "vocab_size"),
-    ({"window": 0}, "window"),
-    ({"learned_positions": True, "max_context": None}, "max_context"),
-    ({"local_layers": (1,)}, "local_layers .* need a window"),
-    ({"local_layers": (32,), "window": 8}, "local_layers holds 32"),
-    ({"kv_source": (0,)}, "kv_source must name one layer for each of 32"),
-    ({"kv_source": (1, *range(1, 32))}, r"kv_source\[0\] is 1"),
-    ({"kv_source": (0, 0, 1, *range(3, 32))}, r"kv_source\[2\] is 1"),
-    ({"kv_source": (0, 0, *range(2, 32)), "window": 8, "local_layers": (0,)}, "windows differ"),
-    ({"n_active_experts": 2}, "n_active_experts is 2, but n_experts is 0"),
-    ({"n_experts": 4, "n_active_experts": 5, "expert_d_ff": 8}, "n_active_experts"),
-    ({"n_experts": 4, "n_active_experts": 2}, "expert_d_ff"),
-    ({"v_head_dim": 8}, "latent_dim is None"),
-    ({"latent_dim": 8}, "rope_head_dim"),
-    ({"latent_dim": 8, "rope_head_dim": 128, "v_head_dim": 8}, "less than head_dim 128"),
-]
 
 
-@pytest.mark.parametrize(("changes", "message"), BAD)
-def test_shapes_that_cannot_be(changes, message):
-    with pytest.raises(ValueError, match=message):
-        ARCHITECTURES["Llama-2-7B"].replace(**changes)
+def test_shapes_that_cannot_be(subtests):
+    for changes, message in [
+        ({"n_kv_heads": 5}, "n_heads 32 must be a multiple of n_kv_heads 5"),
+        ({"n_layers": 0}, "n_layers must be an integer of at least 1, got 0"),
+        ({"d_ff": -1}, "d_ff"),
+        ({"head_dim": 64.0}, "head_dim must be an integer.*64.0"),
+        ({"vocab_size": None}, "vocab_size"),
+        ({"window": 0}, "window"),
+        ({"learned_positions": True, "max_context": None}, "max_context"),
+        ({"local_layers": (1,)}, "local_layers .* need a window"),
+        ({"local_layers": (32,), "window": 8}, "local_layers holds 32"),
+        ({"kv_source": (0,)}, "kv_source must name one layer for each of 32"),
+        ({"kv_source": (1, *range(1, 32))}, r"kv_source\[0\] is 1"),
+        ({"kv_source": (0, 0, 1, *range(3, 32))}, r"kv_source\[2\] is 1"),
+        ({"kv_source": (0, 0, *range(2, 32)), "window": 8, "local_layers": (0,)}, "windows differ"),
+        ({"n_active_experts": 2}, "n_active_experts is 2, but n_experts is 0"),
+        ({"n_experts": 4, "n_active_experts": 5, "expert_d_ff": 8}, "n_active_experts"),
+        ({"n_experts": 4, "n_active_experts": 2}, "expert_d_ff"),
+        ({"v_head_dim": 8}, "latent_dim is None"),
+        ({"latent_dim": 8}, "rope_head_dim"),
+        ({"latent_dim": 8, "rope_head_dim": 128, "v_head_dim": 8}, "less than head_dim 128"),
+    ]:
+        with subtests.test(str(changes)), pytest.raises(ValueError, match=message):
+            ARCHITECTURES["Llama-2-7B"].replace(**changes)
 
 
 # --- Hugging Face configurations, held against the modules that transformers builds
@@ -250,8 +232,11 @@ def test_drawn_configs_count_as_transformers_counts(model_type, data):
 
 
 @pytest.mark.parametrize("model_type", DRAWN)
-def test_an_empty_config_takes_the_defaults_of_transformers(model_type):
-    """Every default at once: the count, the context, the windows and the rotary base."""
+def test_an_empty_config_takes_the_defaults_of_transformers(model_type, tmp_path):
+    """Every default at once: the count, the context, the windows and the rotary base.
+
+    transformers writes its own, longer config.json; folder and file name both work.
+    """
     import transformers
 
     extra = {"num_experts_per_tok": 6} if model_type == "deepseek_v2" else {}
@@ -269,28 +254,10 @@ def test_an_empty_config_takes_the_defaults_of_transformers(model_type):
     kinds = getattr(hf, "layer_types", None) or ["sliding_attention"] * arch.n_layers
     expected = tuple(window if kind == "sliding_attention" else None for kind in kinds)
     assert arch.layer_windows == expected
-
-
-@pytest.mark.parametrize("model_type", DRAWN)
-def test_a_saved_config_reads_back(model_type, tmp_path):
-    """transformers writes its own, longer config.json; folder and file name both work."""
-    import transformers
-
-    config = {"model_type": model_type, "num_experts_per_tok": 6, "vocab_size": 77}
-    if not model_type.startswith("deepseek"):
-        del config["num_experts_per_tok"]
-    transformers.AutoConfig.for_model(**config).save_pretrained(tmp_path)
-    arch = from_hf_config(tmp_path)
-    assert arch == from_hf_config(tmp_path / "config.json") == from_hf_config(str(tmp_path))
-    short = from_hf_config(config)
-    assert arch == short.replace(rope_scaling=arch.rope_scaling)
-
-
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("model_type", ["llama", "gemma", "gpt2", "qwen2"])
-def test_the_tie_is_read(model_type, tied):
-    config = {"model_type": model_type, "tie_word_embeddings": tied}
-    assert from_hf_config(config).n_params == counted_by_transformers(config)
+    hf.save_pretrained(tmp_path)
+    saved = from_hf_config(tmp_path)
+    assert saved == from_hf_config(tmp_path / "config.json") == from_hf_config(str(tmp_path))
+    assert saved == arch.replace(rope_scaling=saved.rope_scaling)
 
 
 def test_presets_equal_the_configs_they_come_from():
@@ -343,62 +310,50 @@ def test_layer_types_and_switched_off_windows():
     assert set(from_hf_config(mistral).layer_windows) == {None}
 
 
-@pytest.mark.parametrize("model_type", ["bert", "mamba", None])
-def test_an_unknown_model_type_is_named(model_type):
-    with pytest.raises(ValueError, match=f"model_type {model_type!r} is not supported.*llama"):
-        from_hf_config({"model_type": model_type})
-
-
 def test_unreadable_configs_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"there is no file .*config\.json"):
         from_hf_config(tmp_path)
-    (tmp_path / "config.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match="not a readable JSON file"):
-        from_hf_config(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps([1]), encoding="utf-8")
-    with pytest.raises(ValueError, match="holds a list, expected an object"):
-        from_hf_config(tmp_path)
+    for content, message in [
+        ("{", "not a readable JSON file"),
+        ("[1]", "holds a list, expected an object"),
+    ]:
+        (tmp_path / "config.json").write_text(content, encoding="utf-8")
+        with pytest.raises(ValueError, match=message):
+            from_hf_config(tmp_path)
 
 
-@pytest.mark.parametrize("key", ["num_hidden_layers", "num_attention_heads", "hidden_size"])
-@pytest.mark.parametrize("value", [0, None, "8"])
-def test_sizes_that_others_are_made_from_are_named_as_in_the_file(key, value):
-    with pytest.raises(ValueError, match=f"{key} must be a positive integer, got {value!r}"):
-        from_hf_config(LLAMA | {key: value})
-
-
-def test_deepseek_v2_has_no_default_for_the_experts_per_token():
-    with pytest.raises(ValueError, match="num_experts_per_tok is missing"):
-        from_hf_config({"model_type": "deepseek_v2"})
-
-
-def test_a_config_that_does_not_fit_together():
-    with pytest.raises(ValueError, match="multiple of n_kv_heads 3"):
-        from_hf_config(LLAMA | {"num_key_value_heads": 3})
-    with pytest.raises(ValueError, match=r"vocab_size must be an integer.*'32000'"):
-        from_hf_config(LLAMA | {"vocab_size": "32000"})
-
-
-@pytest.mark.parametrize(
-    ("model_type", "key", "value", "kind"),
-    [
-        ("llama", "rope_scaling", 8, "an object"),
-        ("llama", "rope_parameters", [1], "an object"),
-        ("gpt_oss", "layer_types", "sliding_attention", "a list"),
-        ("gpt_oss", "max_window_layers", "3", "an integer of at least 0"),
-        ("gpt_oss", "sliding_window_pattern", 0, "an integer of at least 1"),
-        ("qwen3_moe", "mlp_only_layers", 2, "a list"),
-        ("qwen3_moe", "decoder_sparse_step", 0, "an integer of at least 1"),
-        ("deepseek_v3", "first_k_dense_replace", "3", "an integer of at least 0"),
-        ("deepseek_v3", "qk_rope_head_dim", 64.0, "an integer of at least 1"),
-    ],
-)
-def test_a_value_of_another_kind_is_named(model_type, key, value, kind):
-    with pytest.raises(ValueError) as caught:
-        from_hf_config({"model_type": model_type, key: value})
-    assert str(caught.value) == f"config: {key} must be {kind}, got {value!r}"
-
-
-def test_a_missing_head_size_is_named():
-    with pytest.raises(ValueError, match="qk_nope_head_dim is missing"):
-        from_hf_config({"model_type": "deepseek_v3", "qk_nope_head_dim": None})
+def test_a_value_that_cannot_be_is_named_as_in_the_file(subtests):
+    for model_type, changes, message in [
+        ("bert", {}, "model_type 'bert' is not supported.*llama"),
+        ("mamba", {}, "model_type 'mamba' is not supported"),
+        (None, {}, "model_type None is not supported"),
+        ("deepseek_v2", {}, "num_experts_per_tok is missing"),
+        ("deepseek_v3", {"qk_nope_head_dim": None}, "qk_nope_head_dim is missing"),
+        ("llama", {"num_key_value_heads": 3}, "multiple of n_kv_heads 3"),
+        ("llama", {"vocab_size": "32000"}, "vocab_size must be an integer.*'32000'"),
+        *[
+            ("llama", {key: value}, f"^config: {key} must be a positive integer, got {value!r}$")
+            for key in ("num_hidden_layers", "num_attention_heads", "hidden_size")
+            for value in (0, None, "8")
+        ],
+        *[
+            (
+                kind,
+                {key: value},
+                f"^config: {key} must be {expected}, got {re.escape(repr(value))}$",
+            )
+            for kind, key, value, expected in [
+                ("llama", "rope_scaling", 8, "an object"),
+                ("llama", "rope_parameters", [1], "an object"),
+                ("gpt_oss", "layer_types", "sliding_attention", "a list"),
+                ("gpt_oss", "max_window_layers", "3", "an integer of at least 0"),
+                ("gpt_oss", "sliding_window_pattern", 0, "an integer of at least 1"),
+                ("qwen3_moe", "mlp_only_layers", 2, "a list"),
+                ("qwen3_moe", "decoder_sparse_step", 0, "an integer of at least 1"),
+                ("deepseek_v3", "first_k_dense_replace", "3", "an integer of at least 0"),
+                ("deepseek_v3", "qk_rope_head_dim", 64.0, "an integer of at least 1"),
+            ]
+        ],
+    ]:
+        with subtests.test(message), pytest.raises(ValueError, match=message):
+            from_hf_config({"model_type": model_type, **changes})

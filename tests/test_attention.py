@@ -1,23 +1,30 @@
 """Attention against torch's and transformers', its laws, and the mistakes that must show."""
 
+import inspect
 import math
+from itertools import pairwise, product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from torch.nn.attention.flex_attention import flex_attention
 from transformers import DeepseekV2Config, DeepseekV3Config, DynamicCache
 from transformers.masking_utils import sliding_window_causal_mask_function
 from transformers.models.deepseek_v2 import modeling_deepseek_v2
 from transformers.models.deepseek_v3 import modeling_deepseek_v3
 from transformers.models.llama import modeling_llama
 
-import firsttoken.attention
 from firsttoken.architectures import ARCHITECTURES, Architecture, from_hf_config
-from firsttoken.attention import LatentAttention, attention, online_softmax, receptive_field
+from firsttoken.attention import (
+    LatentAttention,
+    SoftmaxMean,
+    attention,
+    online_softmax,
+    receptive_field,
+    rms_norm,
+)
 from firsttoken.kv_cache import KVCache, RollingCache
 
 
@@ -49,78 +56,43 @@ def oracle(q, k, v, mask, scale=None):
     return out.numpy()
 
 
-MASKS = [(False, None, 0), (True, None, 0), (True, 1, 0), (True, 3, 0), (True, 3, 2), (True, 99, 1)]
-
-
-@pytest.mark.parametrize(("causal", "window", "sinks"), MASKS)
-@pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
-@pytest.mark.parametrize(("t", "s"), [(1, 1), (1, 7), (7, 7), (3, 9)])
-def test_equals_torch(t, s, n_kv_heads, causal, window, sinks):
-    q, k, v = tensors(t, s, n_kv_heads=n_kv_heads)
-    mask = visible(t, s, causal, window, sinks)
-    got = attention(q, k, v, causal=causal, window=window, sinks=sinks)
-    np.testing.assert_allclose(got, oracle(q, k, v, mask), atol=1e-5)
-    assert got.dtype == np.float32
-
-
 @given(
     s=st.integers(1, 12),
     share=st.floats(0, 1),
-    window=st.none() | st.integers(1, 14),
+    mask=st.sampled_from([(False, None), (True, None)])
+    | st.tuples(st.just(True), st.integers(1, 14)),
     sinks=st.integers(0, 4),
     n_kv_heads=st.sampled_from([1, 2, 3, 6]),
     scale=st.none() | st.floats(0.1, 2),
+    of=st.sampled_from([(np.float32, 1e-5), (np.float64, 1e-12)]),
+    value_dim=st.sampled_from([8, 5]),
 )
-def test_equals_torch_for_any_sizes(s, share, window, sinks, n_kv_heads, scale):
-    t = 1 + round(share * (s - 1))
-    q, k, v = tensors(t, s, n_heads=6, n_kv_heads=n_kv_heads, dtype=np.float64)
-    mask = visible(t, s, True, window, sinks)
-    got = attention(q, k, v, window=window, sinks=sinks, scale=scale)
-    np.testing.assert_allclose(got, oracle(q, k, v, mask, scale), atol=1e-12)
+def test_equals_torch(s, share, mask, sinks, n_kv_heads, scale, of, value_dim):
+    """Any sizes, masks and ratios of heads; values may be of another size than keys."""
+    t, (causal, window), (dtype, rounding) = 1 + round(share * (s - 1)), mask, of
+    q, k, v = tensors(t, s, n_heads=6, n_kv_heads=n_kv_heads, dtype=dtype)
+    v = v[..., :value_dim].copy()
+    got = attention(q, k, v, causal=causal, window=window, sinks=sinks, scale=scale)
+    expected = oracle(q, k, v, visible(t, s, causal, window, sinks), scale)
+    np.testing.assert_allclose(got, expected, atol=rounding)
+    assert got.dtype == dtype
 
 
-@pytest.mark.parametrize("n_kv_heads", [1, 2, 3, 6])
-@pytest.mark.parametrize("window", [1, 4, 9])
-def test_equals_transformers_for_every_ratio(n_kv_heads, window):
+def test_equals_transformers_for_every_ratio():
     """Its own attention, its own way to share heads, its own mask of a window."""
     t, s = 3, 9
-    q, k, v = tensors(t, s, n_heads=6, n_kv_heads=n_kv_heads)
-    allowed = sliding_window_causal_mask_function(window)
     positions = torch.arange(s)
-    mask = allowed(0, 0, positions[s - t :, None], positions)
-    mask = torch.zeros(t, s).masked_fill(~mask, -math.inf)
-    module = SimpleNamespace(num_key_value_groups=6 // n_kv_heads, training=False)
-    out, _ = modeling_llama.eager_attention_forward(
-        module, *(torch.from_numpy(x) for x in (q, k, v)), mask, scaling=8**-0.5
-    )
-    expected = out.transpose(1, 2).numpy()
-    np.testing.assert_allclose(attention(q, k, v, window=window), expected, atol=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize(("window", "sinks"), [(1, 0), (3, 0), (3, 2), (1, 3), (99, 1)])
-@pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
-def test_equals_flex_attention(n_kv_heads, window, sinks):
-    """The rule of the mask as a function of two positions, applied to each score."""
-    t, s = 4, 9
-    q, k, v = tensors(t, s, n_kv_heads=n_kv_heads)
-
-    def rule(score, b, h, i, key):
-        query = i + s - t
-        near = (query - key < window) | (key < sinks)
-        return torch.where(near & (key <= query), score, -math.inf)
-
-    out = flex_attention(*(torch.from_numpy(x) for x in (q, k, v)), rule, enable_gqa=True)
-    np.testing.assert_allclose(attention(q, k, v, window=window, sinks=sinks), out, atol=1e-5)
-
-
-@pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
-def test_values_may_be_of_another_size(n_kv_heads):
-    q, k, _ = tensors(3, 9, n_kv_heads=n_kv_heads)
-    _, _, v = tensors(3, 9, n_kv_heads=n_kv_heads, head_dim=5)
-    got = attention(q, k, v)
-    assert got.shape == (2, 4, 3, 5)
-    np.testing.assert_allclose(got, oracle(q, k, v, visible(3, 9, True, None, 0)), atol=1e-5)
+    for n_kv_heads, window in product([1, 2, 3, 6], [1, 4, 9]):
+        q, k, v = tensors(t, s, n_heads=6, n_kv_heads=n_kv_heads)
+        allowed = sliding_window_causal_mask_function(window)
+        mask = allowed(0, 0, positions[s - t :, None], positions)
+        mask = torch.zeros(t, s).masked_fill(~mask, -math.inf)
+        module = SimpleNamespace(num_key_value_groups=6 // n_kv_heads, training=False)
+        out, _ = modeling_llama.eager_attention_forward(
+            module, *(torch.from_numpy(x) for x in (q, k, v)), mask, scaling=8**-0.5
+        )
+        got, expected = attention(q, k, v, window=window), out.transpose(1, 2).numpy()
+        np.testing.assert_allclose(got, expected, atol=1e-5, err_msg=f"{n_kv_heads}, {window}")
 
 
 @given(s=st.integers(1, 10), data=st.data())
@@ -135,17 +107,6 @@ def test_queries_in_chunks_equal_all_at_once(s, data):
     np.testing.assert_allclose(np.concatenate([first, rest], axis=2), whole, atol=1e-12)
 
 
-def test_output_is_a_mean_of_the_visible_values():
-    """Equal keys: every visible value weighs the same, however large the score."""
-    q, k, _ = tensors(2, 4, n_heads=1, n_kv_heads=1, batch=1, head_dim=1)
-    v = np.array([1.0, 10.0, 100.0, 1000.0], dtype=np.float32).reshape(1, 1, 4, 1)
-    flat = np.full_like(k, 1e3)
-    assert attention(q * 1e3, flat, v).ravel().tolist() == [37.0, 277.75]
-    assert attention(q * 1e3, flat, v, window=2).ravel().tolist() == [55.0, 550.0]
-    assert attention(q * 1e3, flat, v, window=1, sinks=1).ravel().tolist() == [50.5, 500.5]
-    assert attention(q * 1e3, flat, v, causal=False).ravel().tolist() == [277.75, 277.75]
-
-
 def test_inputs_are_left_alone_and_no_queries_give_no_output():
     q, k, v = tensors(3, 5)
     before = [x.copy() for x in (q, k, v)]
@@ -155,28 +116,15 @@ def test_inputs_are_left_alone_and_no_queries_give_no_output():
     assert attention(q[:, :, :0], k[:, :, :0], v[:, :, :0]).shape == (2, 4, 0, 8)
 
 
-@pytest.mark.parametrize("shift", [-1, 1])
-@pytest.mark.parametrize("window", [None, 3])
-def test_a_mask_off_by_one_would_show(window, shift):
+def test_a_mask_off_by_one_would_show():
+    """All queries moved by a place; a window or the sinks one wider or narrower."""
     q, k, v = tensors(3, 9)
-    wrong = visible(3, 9, True, window, 0, shift=shift)
-    got = attention(q, k, v, window=window)
-    assert np.abs(got - oracle(q, k, v, wrong)).max() > 1e-2
-
-
-def test_a_window_off_by_one_would_show():
-    q, k, v = tensors(3, 9)
-    for wrong in (2, 4):
-        mask = visible(3, 9, True, wrong, 0)
-        assert np.abs(attention(q, k, v, window=3) - oracle(q, k, v, mask)).max() > 1e-2
-
-
-@pytest.mark.parametrize("wrong", [1, 3])
-def test_sinks_off_by_one_would_show(wrong):
-    q, k, v = tensors(3, 9)
-    mask = visible(3, 9, True, 3, wrong)
-    got = attention(q, k, v, window=3, sinks=2)
-    assert np.abs(got - oracle(q, k, v, mask)).max() > 1e-2
+    for window, sinks, *wrong in [
+        *[(None, 0, None, 0, -1), (None, 0, None, 0, 1), (3, 0, 3, 0, -1), (3, 0, 3, 0, 1)],
+        *[(3, 0, 2, 0), (3, 0, 4, 0), (3, 2, 3, 1), (3, 2, 3, 3)],
+    ]:
+        got = attention(q, k, v, window=window, sinks=sinks)
+        assert np.abs(got - oracle(q, k, v, visible(3, 9, True, *wrong))).max() > 1e-2, wrong
 
 
 def test_interleaved_kv_heads_would_show():
@@ -186,30 +134,24 @@ def test_interleaved_kv_heads_would_show():
     assert np.abs(attention(q, k, v) - attention(q, *wrong)).max() > 1e-2
 
 
-@pytest.mark.parametrize(
-    ("shapes", "options", "message"),
-    [
-        (((1, 2, 3, 4), (1, 2, 2, 4), (1, 2, 2, 4)), {}, "T = 3 queries, k only S = 2"),
-        (((1, 3, 1, 4), (1, 2, 2, 4), (1, 2, 2, 4)), {}, "N a multiple of K"),
-        (((1, 2, 1, 4), (1, 2, 2, 4), (1, 2, 3, 4)), {}, "do not fit together"),
-        (((1, 2, 1, 4), (1, 2, 2, 5), (1, 2, 2, 5)), {}, "do not fit together"),
-        (((1, 2, 1, 4), (2, 2, 2, 4), (2, 2, 2, 4)), {}, "do not fit together"),
+def test_errors_name_what_is_wrong(subtests):
+    right = (1, 2, 1, 4), (1, 2, 2, 4), (1, 2, 2, 4)
+    for shapes, options, message in [
+        (((1, 2, 3, 4), *right[1:]), {}, "T = 3 queries, k only S = 2"),
+        (((1, 3, 1, 4), *right[1:]), {}, "N a multiple of K"),
+        ((*right[:2], (1, 2, 3, 4)), {}, "do not fit together"),
+        ((right[0], (1, 2, 2, 5), (1, 2, 2, 5)), {}, "do not fit together"),
+        ((right[0], (2, 2, 2, 4), (2, 2, 2, 4)), {}, "do not fit together"),
         (((2, 1, 4), (2, 2, 4), (2, 2, 4)), {}, "do not fit together"),
-        (((1, 2, 1, 4), (1, 0, 2, 4), (1, 0, 2, 4)), {}, "do not fit together"),
-        (((1, 2, 1, 4), (1, 2, 2, 4), (1, 2, 2, 4)), {"window": 0}, "window must be an integer"),
-        (((1, 2, 1, 4), (1, 2, 2, 4), (1, 2, 2, 4)), {"window": True}, "window must be an integer"),
-        (((1, 2, 1, 4), (1, 2, 2, 4), (1, 2, 2, 4)), {"sinks": -1}, "sinks must be an integer"),
-        (((1, 2, 1, 4), (1, 2, 2, 4), (1, 2, 2, 4)), {"sinks": True}, "sinks must be an integer"),
-        (
-            ((1, 2, 1, 4), (1, 2, 2, 4), (1, 2, 2, 4)),
-            {"window": 2, "causal": False},
-            "expected causal=True",
-        ),
-    ],
-)
-def test_errors_name_what_is_wrong(shapes, options, message):
-    with pytest.raises(ValueError, match=message):
-        attention(*[np.zeros(shape) for shape in shapes], **options)
+        ((right[0], (1, 0, 2, 4), (1, 0, 2, 4)), {}, "do not fit together"),
+        (right, {"window": 0}, "window must be an integer"),
+        (right, {"window": True}, "window must be an integer"),
+        (right, {"sinks": -1}, "sinks must be an integer"),
+        (right, {"sinks": True}, "sinks must be an integer"),
+        (right, {"window": 2, "causal": False}, "expected causal=True"),
+    ]:
+        with subtests.test(f"{shapes}, {options}"), pytest.raises(ValueError, match=message):
+            attention(*map(np.zeros, shapes), **options)
 
 
 # --- the softmax that reads its scores once
@@ -217,26 +159,29 @@ def test_errors_name_what_is_wrong(shapes, options, message):
 score = st.one_of(st.just(-math.inf), st.floats(-800, 800))
 
 
-@pytest.mark.parametrize("n_new", [1, 3])
-def test_half_precision_is_computed_with_in_single(n_new):
+def test_half_precision_is_computed_with_in_single():
     """In float16 these scores overflow, and sums of more than 2,048 weights no longer grow."""
     rng = np.random.default_rng(0)
-    q = rng.normal(scale=60, size=(1, 4, n_new, 64)).astype(np.float16)
     k = rng.normal(scale=60, size=(1, 2, 5000, 64)).astype(np.float16)
     v = rng.normal(size=(1, 2, 5000, 64)).astype(np.float16)
-    exact = attention(*(x.astype(np.float64) for x in (q, k, v)))
-    got = attention(q, k, v)
-    assert got.dtype == np.float32
-    np.testing.assert_allclose(got, exact, atol=1e-2)
-    level = attention(np.zeros_like(q), k, np.ones_like(v))
-    np.testing.assert_allclose(level, 1.0, rtol=1e-5)
-
-
-def test_online_softmax_of_half_precision_does_not_drift():
+    for n_new in (1, 3):
+        q = rng.normal(scale=60, size=(1, 4, n_new, 64)).astype(np.float16)
+        exact = attention(*(x.astype(np.float64) for x in (q, k, v)))
+        got = attention(q, k, v)
+        assert got.dtype == np.float32
+        np.testing.assert_allclose(got, exact, atol=1e-2)
+        level = attention(np.zeros_like(q), k, np.ones_like(v))
+        np.testing.assert_allclose(level, 1.0, rtol=1e-5)
     scores, values = np.zeros(4096, np.float16), np.arange(4096)[:, None] % 2
     mean = online_softmax(scores, values.astype(np.float16))
     assert mean.dtype == np.float32
     assert mean.item() == pytest.approx(0.5, abs=1e-4)
+
+
+def test_online_softmax_keeps_the_finer_format():
+    for of in product([np.float32, np.float64], repeat=2):
+        scores, values = np.zeros(3, of[0]), np.ones((3, 2), of[1])
+        assert online_softmax(scores, values).dtype == np.result_type(*of)
 
 
 @given(scores=st.lists(score, min_size=1, max_size=8).filter(lambda x: max(x) > -math.inf))
@@ -251,6 +196,25 @@ def test_online_softmax_equals_the_definition(scores):
     np.testing.assert_allclose(both, np.stack([expected, expected]), atol=1e-12)
 
 
+@settings(max_examples=30)
+@given(cuts=st.sets(st.integers(1, 11)), hidden=st.sets(st.integers(0, 11), max_size=11))
+def test_a_mean_is_the_same_in_whatever_parts_it_comes(cuts, hidden):
+    """Parts of several arrays, and parts in which there is nothing to weigh."""
+    rng = np.random.default_rng(0)
+    scores, values = 100 * rng.normal(size=(2, 3, 12)), rng.normal(size=(2, 12, 5))
+    scores[..., list(hidden)] = -np.inf
+    mean = SoftmaxMean((2, 3, 5))
+    edges = [0, *sorted(cuts), 12]
+    for start, end in pairwise(edges):
+        middle = (start + end) // 2
+        mean.add(scores[..., start:end].copy(), [values[:, start:middle], values[:, middle:end]])
+        seen = np.where(np.arange(12) < end, scores, -np.inf)
+        np.testing.assert_array_equal(mean.peak, seen.max(axis=-1, keepdims=True))
+    expected = torch.from_numpy(scores).softmax(-1).numpy() @ values
+    np.testing.assert_allclose(mean.result(), expected, atol=1e-12)
+    assert (mean.peak.dtype, mean.total.dtype, mean.mixed.dtype) == (np.float64,) * 3
+
+
 def test_sums_that_are_not_shrunk_would_show():
     scores, values = np.array([0.0, 2.0, 1.0]), np.array([[1.0], [2.0], [4.0]])
     peaks = np.maximum.accumulate(scores)
@@ -259,19 +223,16 @@ def test_sums_that_are_not_shrunk_would_show():
     assert np.abs(online_softmax(scores, values) - wrong).max() > 0.1
 
 
-@pytest.mark.parametrize(
-    ("scores", "shape", "message"),
-    [
+def test_scores_without_a_softmax(subtests):
+    for scores, shape, message in [
         ([0.0, 1.0], (3, 1), r"scores \(2,\) must be \(…, S\), values \(3, 1\)"),
         (0.0, (1,), "must be"),
         ([0.0, math.nan], (2, 1), "NaN or inf"),
         ([0.0, math.inf], (2, 1), "NaN or inf"),
         ([[0.0, 1.0], [-math.inf] * 2], (2, 2, 1), "all -inf"),
-    ],
-)
-def test_scores_without_a_softmax(scores, shape, message):
-    with pytest.raises(ValueError, match=message):
-        online_softmax(np.array(scores), np.zeros(shape))
+    ]:
+        with subtests.test(str(scores)), pytest.raises(ValueError, match=message):
+            online_softmax(np.array(scores), np.zeros(shape))
 
 
 # --- latent attention
@@ -300,12 +261,8 @@ def hugging_face(version, q_latent_dim, rope):
     config = {"v2": DeepseekV2Config, "v3": DeepseekV3Config}[version](
         **{"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 4},
         **{"kv_lora_rank": 12, "q_lora_rank": q_latent_dim, "qk_nope_head_dim": 10},
-        **{
-            "qk_rope_head_dim": 6,
-            "v_head_dim": 7,
-            "num_hidden_layers": 1,
-            "first_k_dense_replace": 1,
-        },
+        **{"qk_rope_head_dim": 6, "v_head_dim": 7},
+        **{"num_hidden_layers": 1, "first_k_dense_replace": 1},
         rope_parameters=rope or {"rope_type": "default", "rope_theta": 10000.0},
         max_position_embeddings=320,
         attn_implementation="eager",
@@ -331,32 +288,36 @@ def run_theirs(theirs, rotary, x, start=0, cache=None):
     t, s = x.shape[1], start + x.shape[1]
     mask = torch.from_numpy(np.where(visible(t, s, True, None, 0), 0, -np.inf).astype(np.float32))
     positions = torch.arange(start, s)[None]
+    parameters = inspect.signature(theirs.forward).parameters
+    name = "cache" if "cache" in parameters else "past_key_values"  # as older versions have it
     with torch.no_grad():
         return theirs(
             hidden_states=x,
             position_embeddings=rotary(x, positions),
             attention_mask=mask[None, None],
-            past_key_values=cache,
+            **{name: cache},
         )[0].numpy()
 
 
-CASES = [("v2", None, None), ("v2", 9, YARN), ("v3", None, YARN), ("v3", 9, None)]
-
-
-@pytest.mark.parametrize(("version", "q_latent_dim", "rope"), CASES)
-@pytest.mark.parametrize("absorbed", [False, True])
-def test_latent_attention_equals_transformers(version, q_latent_dim, rope, absorbed):
+@pytest.mark.parametrize(
+    ("version", "q_latent_dim", "rope"),
+    [("v2", None, None), ("v2", 9, YARN), ("v3", None, YARN), ("v3", 9, None)],
+)
+def test_latent_attention_equals_transformers(version, q_latent_dim, rope):
     """In one pass, and through both caches in pieces: prefill, one token, several."""
     theirs, rotary, ours = hugging_face(version, q_latent_dim, rope)
     x = np.random.default_rng(1).normal(size=(2, 12, 32)).astype(np.float32)
     expected = run_theirs(theirs, rotary, x)
     assert np.abs(expected).mean() > 0.1
-    np.testing.assert_allclose(ours(x, absorbed=absorbed), expected, atol=1e-5)
-    their_cache, cache = DynamicCache(), KVCache(ours.arch, 2, 12)
+    their_cache, caches = DynamicCache(), [KVCache(ours.arch, 2, 12) for _ in range(2)]
+    for absorbed in (False, True):
+        np.testing.assert_allclose(ours(x, absorbed=absorbed), expected, atol=1e-5)
     for start, end in [(0, 7), (7, 8), (8, 12)]:
         piece = x[:, start:end]
         expected = run_theirs(theirs, rotary, piece, start, their_cache)
-        np.testing.assert_allclose(ours(piece, cache, absorbed=absorbed), expected, atol=1e-5)
+        for absorbed, cache in enumerate(caches):
+            got = ours(piece, cache, absorbed=bool(absorbed))
+            np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
 def test_yarn_changes_the_scale_that_must_be_given():
@@ -375,22 +336,20 @@ def _halves(x, angles):
     return np.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
 
 
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        ("_rotate_pairs", _halves),
-        ("_rotate_pairs", lambda x, angles: x),
-        ("rms_norm", lambda x, weight, eps: x),
-        ("rms_norm", lambda x, weight, eps: x * weight),
-    ],
-)
-def test_mistakes_in_latent_attention_would_show(name, wrong, monkeypatch):
+def test_mistakes_in_latent_attention_would_show(monkeypatch):
     theirs, rotary, ours = hugging_face("v3", 9, None)
     x = np.random.default_rng(1).normal(size=(2, 12, 32)).astype(np.float32)
     expected = run_theirs(theirs, rotary, x)
     assert np.abs(ours(x) - expected).max() < 1e-5
-    monkeypatch.setattr(f"firsttoken.attention.{name}", wrong)
-    assert np.abs(ours(x) - expected).max() > 1e-2
+    for name, wrong in [
+        ("_rotate_pairs", _halves),
+        ("_rotate_pairs", lambda x, angles: x),
+        ("rms_norm", lambda x, weight, eps: x),
+        ("rms_norm", lambda x, weight, eps: x * weight),
+    ]:
+        with monkeypatch.context() as patched:
+            patched.setattr(f"firsttoken.attention.{name}", wrong)
+            assert np.abs(ours(x) - expected).max() > 1e-2, name
 
 
 sizes = st.integers(1, 4)
@@ -420,48 +379,59 @@ def test_absorbed_equals_plain(data, pieces, batch):
     np.testing.assert_array_equal(caches[0].keys(0), caches[1].keys(0))
 
 
-@pytest.mark.parametrize("absorbed", [False, True])
-@pytest.mark.parametrize("window", [None, 3])
-def test_latents_in_pieces_equal_one_pass(window, absorbed):
+def test_each_layer_has_its_window_and_its_place_in_the_cache():
+    """Two layers over one cache, the first with a window: each is what it is alone."""
+    arch = LATENT.replace(n_layers=2, window=3, local_layers=[0])
+    layers = [latent_attention(arch, seed, np.float32) for seed in (0, 1)]
+    x = np.random.default_rng(1).normal(size=(2, 9, 16)).astype(np.float32)
+    for absorbed in (False, True):
+        cache, pieces = KVCache(arch, 2, 9), ([], [])
+        for piece in (x[:, :5], x[:, 5:]):
+            for i, layer in enumerate(layers):
+                pieces[i].append(layer(piece, cache, i, absorbed))
+        for i, window in enumerate((3, None)):
+            alone = latent_attention(LATENT.replace(window=window), i, np.float32)(x)
+            got = np.concatenate(pieces[i], axis=1)
+            np.testing.assert_allclose(got, alone, rtol=1e-4, atol=1e-4)
+            assert alone.dtype == got.dtype == np.float32
+
+
+def test_what_latent_attention_takes_where_nothing_is_said():
+    """Scores over the root of a query's size, 1e-6 in the norms, no cache and the plain form."""
+    x = 1e-3 * np.random.default_rng(1).normal(size=(1, 5, 16))
+    said = latent_attention(LATENT, scale=1 / math.sqrt(6), norm_eps=1e-6)(x, None, 0, False)
+    np.testing.assert_array_equal(latent_attention(LATENT)(x), said)
+
+
+def test_rms_norm_equals_torch():
+    x, weight = np.random.default_rng(0).normal(size=(2, 3, 8)), np.arange(8.0)
+    for eps in (0.0, 0.5):
+        expected = torch.nn.functional.rms_norm(
+            torch.from_numpy(x), (8,), torch.from_numpy(weight), eps
+        )
+        np.testing.assert_allclose(rms_norm(x, weight, eps), expected.numpy(), rtol=1e-12)
+
+
+def test_latents_in_pieces_equal_one_pass():
     """Up to float32, in which the cache stores; a window may roll."""
-    arch = LATENT.replace(window=window)
-    mla = latent_attention(arch)
     x = np.random.default_rng(1).normal(size=(2, 11, 16))
-    whole = mla(x)
-    for cache in (KVCache(arch, 2, 11), RollingCache(arch, 2, 11, chunk=4)):
-        pieces = [mla(x[:, i:j], cache, absorbed=absorbed) for i, j in [(0, 4), (4, 8), (8, 9)]]
-        pieces += [mla(x[:, i : i + 1], cache, absorbed=absorbed) for i in (9, 10)]
-        np.testing.assert_allclose(np.concatenate(pieces, axis=1), whole, atol=1e-4)
+    for window, absorbed in product([None, 3], [False, True]):
+        arch = LATENT.replace(window=window)
+        mla = latent_attention(arch)
+        whole = mla(x)
+        for cache in (KVCache(arch, 2, 11), RollingCache(arch, 2, 11, chunk=4)):
+            cuts = [(0, 4), (4, 8), (8, 9), (9, 10), (10, 11)]
+            pieces = [mla(x[:, i:j], cache, absorbed=absorbed) for i, j in cuts]
+            np.testing.assert_allclose(np.concatenate(pieces, axis=1), whole, atol=1e-4)
 
 
-def test_a_rotated_key_cannot_be_absorbed():
-    """Why position has a key of its own: RoPE between W_UK and the query differs per token."""
-    rng = np.random.default_rng(0)
-    up, q, c = rng.normal(size=(4, 3)), rng.normal(size=4), rng.normal(size=3)
-
-    def turned(position):
-        angles = np.array([[position, position / 10]])
-        return firsttoken.attention._rotate_pairs(np.broadcast_to(up.T[:, None], (3, 1, 4)), angles)
-
-    absorbed = [
-        turned(position)[:, 0] @ q for position in (0, 1)
-    ]  # W_UKᵀ Rᵀ q, another for each position of the key
-    assert np.abs(absorbed[0] - absorbed[1]).max() > 0.1
-    assert absorbed[0] @ c == pytest.approx(q @ (up @ c))
-
-
-def test_latent_weights_are_counted_by_the_architecture():
+def test_latent_layers_are_what_the_presets_say():
+    """Their weights; 576 elements per token and layer, in two bytes: 56.9 times less than heads."""
     for name in ("DeepSeek-V2", "DeepSeek-V2-Lite", "DeepSeek-V3"):
         arch = ARCHITECTURES[name]
         shapes = LatentAttention.weight_shapes(arch).values()
         matrices = sum(math.prod(shape) for shape in shapes if len(shape) == 2)
         assert matrices * arch.n_layers == arch.params_by_component["attention"]
-
-
-def test_the_cache_of_a_latent_layer_is_what_the_preset_says():
-    """576 elements per token and layer, in two bytes: 128 heads would take 56.9 times more."""
-    for name in ("DeepSeek-V2", "DeepSeek-V2-Lite", "DeepSeek-V3"):
-        arch = ARCHITECTURES[name]
         cache = KVCache(arch, batch=2, capacity=5, dtype="fp16")
         assert cache.nbytes == 2 * 2 * 5 * arch.kv_elements_per_token
         assert arch.kv_elements_per_token == arch.n_layers * (512 + 64)
@@ -471,28 +441,26 @@ def test_the_cache_of_a_latent_layer_is_what_the_preset_says():
     assert round(ratio, 1) == 56.9
 
 
-@pytest.mark.parametrize(
-    ("changes", "weights", "frequencies", "message"),
-    [
+def test_latent_attention_that_cannot_be(subtests):
+    shapes = LatentAttention.weight_shapes(LATENT)
+    for changes, weights, frequencies, message in [
         ({"qkv_bias": True}, {}, 2, "without biases"),
+        ({"out_bias": True}, {}, 2, "without biases"),
+        ({"rope_head_dim": 5}, {}, 2, r"frequencies \(2,\) must be one per pair of the 5"),
         ({}, {}, 3, r"frequencies \(3,\) must be one per pair of the 4"),
         ({}, {"q_proj.weight": None}, 2, "weights hold"),
         ({}, {"other": np.zeros(3)}, 2, "weights hold"),
         ({}, {"o_proj.weight": np.zeros((16, 14))}, 2, r"o_proj.weight has shape \(16, 14\)"),
-    ],
-)
-def test_latent_attention_that_cannot_be(changes, weights, frequencies, message):
-    given = {name: np.zeros(s) for name, s in LatentAttention.weight_shapes(LATENT).items()}
-    given = {name: w for name, w in (given | weights).items() if w is not None}
-    with pytest.raises(ValueError, match=message):
-        LatentAttention(LATENT.replace(**changes), given, np.ones(frequencies))
-
-
-def test_latent_attention_names_other_wrong_arguments():
+    ]:
+        given = {name: np.zeros(shape) for name, shape in shapes.items()} | weights
+        given = {name: w for name, w in given.items() if w is not None}
+        with subtests.test(message), pytest.raises(ValueError, match=message):
+            LatentAttention(LATENT.replace(**changes), given, np.ones(frequencies))
     with pytest.raises(ValueError, match="expected latent_dim"):
         LatentAttention(ARCHITECTURES["Llama-2-7B"], {}, np.ones(2))
-    with pytest.raises(ValueError, match=r"x \(3, 16\) must be \(B, T, D\) with D 16"):
-        latent_attention(LATENT)(np.ones((3, 16)))
+    for shape, shown in [((1, 3, 15), r"\(1, 3, 15\)"), ((3, 16), r"\(3, 16\)")]:
+        with pytest.raises(ValueError, match=rf"x {shown} must be \(B, T, D\) with D 16"):
+            latent_attention(LATENT)(np.ones(shape))
 
 
 # --- how far stacked windows reach
@@ -552,17 +520,8 @@ def test_windows_reach_one_token_less_than_they_see(n_layers, window, n):
     np.testing.assert_array_equal(reach, np.minimum(position, n_layers * (window - 1)) + 1)
 
 
-def test_one_full_layer_reaches_everything_and_shared_layers_gain_nothing():
-    windows = Architecture("windows", 4, 8, 2, 2, 4, 16, 32, window=3)
-    assert receptive_field(windows, 20)[-1].sum() == 9
-    assert receptive_field(windows.replace(local_layers=[0, 1, 3]), 20)[-1].all()
-    # In pairs that share, the second layer reads what the first one read: half the reach.
-    assert receptive_field(windows.replace(kv_source=[0, 0, 2, 2]), 20)[-1].sum() == 5
-    sunk = receptive_field(windows, 20, sinks=2)[-1]
-    assert sunk.sum() == 11 and sunk[:2].all()
-
-
-@pytest.mark.parametrize(("n_tokens", "sinks"), [(-1, 0), (True, 0), (3, -1), (3, True)])
-def test_receptive_fields_that_cannot_be(n_tokens, sinks):
-    with pytest.raises(ValueError, match="must be an integer of at least 0"):
-        receptive_field(LATENT, n_tokens, sinks)
+def test_receptive_fields_of_nothing_and_those_that_cannot_be():
+    assert receptive_field(LATENT, 0).shape == (0, 0)
+    for n_tokens, sinks in [(-1, 0), (True, 0), (3, -1), (3, True)]:
+        with pytest.raises(ValueError, match="must be an integer of at least 0"):
+            receptive_field(LATENT, n_tokens, sinks)

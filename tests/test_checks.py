@@ -1,5 +1,6 @@
-"""One rule for counts, held by every kind of value that could pass for one."""
+"""Counts, times and shares: one rule each, held by every value that could pass for one."""
 
+import math
 from decimal import Decimal
 from fractions import Fraction
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firsttoken.checks import check_count
+from firsttoken.checks import check_count, check_seconds, check_share
 
 INTEGERS = st.one_of(
     st.integers(-(2**40), 2**40),
@@ -43,3 +44,31 @@ def test_zero_is_a_count_unless_said_otherwise():
     assert check_count("n", 0) == 0
     with pytest.raises(ValueError, match="at least 1, got 0"):
         check_count("n", 0, at_least=1)
+
+
+@pytest.mark.parametrize(
+    "value", [0, 0.0, 1, 1.5, 1e300, np.float32(2), np.int64(3), Fraction(1, 3)]
+)
+def test_times_pass_from_zero_on(value):
+    assert check_seconds(ttft_s=value) is None
+
+
+@pytest.mark.parametrize(
+    "value", [-1, -1e-300, math.inf, -math.inf, math.nan, "1", None, 1j, [1.0], Decimal(1)]
+)
+def test_no_time_is_negative_or_without_end(value):
+    with pytest.raises(ValueError, match="queue_s must be a finite time, not negative; got"):
+        check_seconds(ttft_s=0.5, queue_s=value, last_s=0.5)
+
+
+@pytest.mark.parametrize("value", [0, 1, 0.5, 1e-300, np.float32(1), Fraction(1, 3)])
+def test_shares_pass_with_both_ends(value):
+    assert check_share(busy=value) is None
+
+
+@pytest.mark.parametrize(
+    "value", [-1e-300, math.nextafter(1, 2), 2, -1, math.inf, math.nan, "1", None, 1j, [0.5]]
+)
+def test_no_share_lies_outside(value):
+    with pytest.raises(ValueError, match="busy must be a share in 0 … 1; got"):
+        check_share(idle=0.5, busy=value, waiting=0.5)

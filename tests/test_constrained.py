@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from firsttoken.constrained import (
@@ -65,29 +65,39 @@ def almost_json(draw):
     return text
 
 
-@given(almost_json())
+@given(almost_json() | st.text('[]{}",: 01.-e', max_size=8))
+@example("1E5")
+@example("-0.5e+3")
+@example("2e-10")
+@example('"\\uABCD\\ude0f\\b\\f"')
+@example(" \t\r\n[ ]")
+@example("[}")
+@example('{"a":[1}')
 def test_json_is_what_python_reads(text):
     assert accepts(Json(), text) == strict_json(text)
-
-
-@given(st.text('[]{}",: 01.-e', max_size=8))
-def test_json_of_random_signs(text):
-    assert accepts(Json(), text) == strict_json(text)
-
-
-@pytest.mark.parametrize("text", ["NaN", "[Infinity]", '{"a": -Infinity}'])
-def test_python_reads_more_than_json(text):
-    json.loads(text)
-    assert not accepts(Json(), text)
+    for name in ("NaN", "[Infinity]", '{"a": -Infinity}'):  # Python reads more than JSON
+        assert not accepts(Json(), name)
 
 
 def test_nesting_has_a_limit():
     assert accepts(Json(max_depth=0), "1") and not accepts(Json(max_depth=0), "[]")
-    for depth in range(1, 4):
-        language = Json(max_depth=depth)
+    for depth in (1, 2, 3, 16):
+        language = Json(max_depth=depth) if depth < 16 else Json()  # 16 unless told
         assert accepts(language, "[" * depth + "]" * depth)
         assert not accepts(language, "[" * (depth + 1) + "]" * (depth + 1))
-    assert not accepts(Json(), "[}") and not accepts(Json(), '{"a":[1}')
+    assert accepts(Json(max_depth=1, root="object"), "{}")
+
+
+def test_spaces_lead_to_no_new_state_unless_they_are_counted():
+    """So the masks that a text needs stay few."""
+    language = Json()
+    for text in ("", "[", '{"a"', '{"a":', "[1"):
+        state = language.start
+        for byte in text.encode():
+            state = language.step(state, byte)
+        once = language.step(state, ord(" "))
+        assert language.step(once, ord("\n")) == once
+        assert once == state or text in ('{"a"', "[1")  # where the space ends a part
 
 
 def test_an_object_may_be_demanded_and_spaces_limited():
@@ -97,11 +107,11 @@ def test_an_object_may_be_demanded_and_spaces_limited():
     for text in ("[]", "0", '""', "", "  {}", '{"a":  1}', "{}  "):
         assert not accepts(language, text)
     assert accepts(Json(max_spaces=0), '{"a":[1,2]}') and not accepts(Json(max_spaces=0), "[1, 2]")
+    assert accepts(Json(max_spaces=2), "[1,  2]") and not accepts(Json(max_spaces=2), "[1,   2]")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
+def test_json_names_what_is_wrong():
+    for arguments, name in (
         ({"max_depth": -1}, "max_depth"),
         ({"max_depth": 0, "root": "object"}, "max_depth"),
         ({"root": "array"}, "root"),
@@ -109,11 +119,9 @@ def test_an_object_may_be_demanded_and_spaces_limited():
         ({"max_depth": True}, "max_depth must be an integer"),
         ({"max_depth": 2.5}, "max_depth must be an integer"),
         ({"max_spaces": True}, "max_spaces must be an integer"),
-    ],
-)
-def test_json_names_what_is_wrong(arguments, name):
-    with pytest.raises(ValueError, match=name):
-        Json(**arguments)
+    ):
+        with pytest.raises(ValueError, match=name):
+            Json(**arguments)
 
 
 # Masks. The vocabulary of a few bytes has tokens that end within a character.
@@ -145,17 +153,17 @@ def beginnings(language, limit=400):
     return found
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_missing_bytes_are_counted_rightly(language):
+def test_missing_bytes_are_counted_rightly():
     """One byte less on the best way, never two; and the way leads to a text of the language."""
-    for state, text in beginnings(language, 150).items():
-        missing = language.n_missing(state)
-        after = [language.step(state, byte) for byte in range(256)]
-        ahead = [language.n_missing(s) for s in after if s is not None]
-        if missing:
-            assert min(ahead) == missing - 1
-        rest = shortest_completion(language, text)
-        assert len(rest) == missing and accepts(language, text + rest)
+    for language in LANGUAGES:
+        for state, text in beginnings(language, 150).items():
+            missing = language.n_missing(state)
+            after = [language.step(state, byte) for byte in range(256)]
+            ahead = [language.n_missing(s) for s in after if s is not None]
+            if missing:
+                assert min(ahead) == missing - 1
+            rest = shortest_completion(language, text)
+            assert len(rest) == missing and accepts(language, text + rest)
 
 
 @given(language=st.sampled_from(LANGUAGES), tokens=vocabularies, data=st.data())
@@ -218,9 +226,39 @@ def test_rollback_equals_a_fresh_start(language, choices, n, budget):
     np.testing.assert_array_equal(again[-1], before.mask())
 
 
-def test_copies_go_their_own_ways():
-    one = Constraint(Regex("ab|ba"), [b"", b"a", b"b"], [0])
+def test_a_budget_is_what_the_way_byte_by_byte_needs():
+    """The token, the fewest bytes behind it, and the end: that many suffice, one less does not."""
+    tokens = [b"", *(bytes([b]) for b in range(256)), b"ab", b'{"', b"\xc3\xa9", b'":1']
+    places = [(lang, text) for lang in LANGUAGES for text in beginnings(lang, 40).values()]
+    for language, text in places:
+        constraint = Constraint(language, tokens, [0])
+        for byte in text:
+            constraint.advance(1 + byte)
+        needed = np.full(len(tokens), np.inf)
+        needed[0] = 1 if accepts(language, text) else np.inf
+        for token in np.flatnonzero(constraint.mask())[constraint.complete :].tolist():
+            after = text + tokens[token]
+            needed[token] = 1 + len(shortest_completion(language, after)) + 1
+        for budget in (0, 1, 2, 3, 5):
+            assert constraint.mask(budget).tolist() == (needed <= budget).tolist()
+        assert constraint.min_tokens() == needed[:257].min()  # of tokens of one byte
+
+
+def test_copies_go_their_own_ways_but_share_what_was_found_for_a_state():
+    class Counted(Regex):
+        n_steps = 0
+
+        def step(self, state, byte):
+            self.n_steps += 1
+            return super().step(state, byte)
+
+    language = Counted("ab|ba")
+    one = Constraint(language, [b"", b"a", b"b"], [0])
     two = one.copy()
+    assert two.mask().tolist() == [False, True, True]
+    n_steps = language.n_steps
+    assert one.mask().tolist() == one.mask(budget=3).tolist() == [False, True, True]
+    assert language.n_steps == n_steps > 0
     one.advance(1)
     two.advance(2)
     assert one.mask().tolist() == [False, False, True]
@@ -232,6 +270,7 @@ def test_after_the_end_nothing_is_allowed():
     assert constraint.mask().tolist() == [True, True, False, True] and constraint.complete
     constraint.advance(3)
     assert constraint.finished and constraint.complete and constraint.min_tokens() == 0
+    assert constraint.mask().dtype == bool
     assert not constraint.mask().any()
     for token in (0, 1):
         with pytest.raises(ValueError, match="not allowed"):
@@ -249,25 +288,24 @@ def test_an_end_mark_with_bytes_is_no_text():
         constraint.advance(2)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: Constraint(Json(), [b"a"], []), "eos_ids"),
-        (lambda: Constraint(Json(), [b"a"], [1]), "eos_ids"),
-        (lambda: Constraint(Json(), TOKENS, [0]).advance(-1), "token -1 is outside"),
-        (lambda: Constraint(Json(), TOKENS, [0]).advance(1024), "token 1024 is outside"),
-        (lambda: Constraint(Json(), TOKENS, [0]).rollback(1), r"0 … 0, got 1"),
-        (lambda: Constraint(Json(), TOKENS, [0]).rollback(-1), "got -1"),
-        (lambda: shortest_completion(Json(), "[}"), "no beginning"),
-        (lambda: keep_allowed(np.zeros(3), np.zeros(3, dtype=bool)), "allows no token"),
-        (lambda: keep_allowed(np.zeros(3), np.ones(4, dtype=bool)), "mask must be"),
-        (lambda: keep_allowed(np.zeros(3), np.ones(3)), "mask must be booleans"),
-        (lambda: keep_allowed(np.zeros((2, 3)), np.eye(2, 3, -1) > 0), "allows no token"),
-    ],
-)
-def test_errors_name_what_is_wrong(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+def test_errors_name_what_is_wrong():
+    def refused(message, function, *arguments):
+        with pytest.raises(ValueError, match=message):
+            function(*arguments)
+
+    for eos_ids in ([], [1], [0, -1]):
+        refused("eos_ids", Constraint, Json(), [b"a"], eos_ids)
+    constraint = Constraint(Json(), TOKENS, [0])
+    refused("token -1 is outside", constraint.advance, -1)
+    refused("token 1024 is outside", constraint.advance, 1024)
+    refused("0 … 0, got 1", constraint.rollback, 1)
+    refused("got -1", constraint.rollback, -1)
+    refused("no beginning", shortest_completion, Json(), "[}")
+    refused("allows no token", keep_allowed, np.zeros(3), np.zeros(3, dtype=bool))
+    refused("allows no token", keep_allowed, np.zeros((2, 3)), np.eye(2, 3, -1) > 0)
+    refused("mask must be", keep_allowed, np.zeros(3), np.ones(4, dtype=bool))
+    refused("mask must be booleans", keep_allowed, np.zeros(3), np.ones(3))
+    refused("mask must be", keep_allowed, np.zeros((4, 2, 3)), np.ones((2, 3), dtype=bool))
 
 
 # Wrong masks that circulate, and what shows that they are wrong.
@@ -285,18 +323,17 @@ def test_a_mask_that_reads_characters_loses_those_of_several_tokens():
     assert constraint.complete
 
 
-def test_a_mask_that_looks_at_first_bytes_lets_wrong_tokens_in():
+def test_a_mask_looks_at_all_bytes_of_a_token_and_ahead():
+    """A look at first bytes lets ac in, and without a look ahead, c is a dead end.
+
+    [^\\s\\S] never matches: after c, no text can be completed, though the pattern goes on.
+    """
     tokens = [b"", b"a", b"ab", b"ac"]
     language = Regex("ab*")
     first_byte = [bool(t) and language.step(language.start, t[0]) is not None for t in tokens]
     assert first_byte == [False, True, True, True]
     assert Constraint(language, tokens, [0]).mask().tolist() == [False, True, True, False]
-
-
-def test_a_mask_without_a_look_ahead_runs_into_dead_ends():
-    """[^\\s\\S] never matches: after c, no text can be completed, though the pattern goes on."""
-    language = Regex(r"a(b|c[^\s\S])")
-    constraint = Constraint(language, [b"", b"a", b"b", b"c"], [0])
+    constraint = Constraint(Regex(r"a(b|c[^\s\S])"), [b"", b"a", b"b", b"c"], [0])
     constraint.advance(1)
     assert constraint.mask().tolist() == [False, False, True, False]
 
@@ -312,6 +349,7 @@ def test_an_end_that_is_always_allowed_leaves_texts_unfinished():
 
 # The whole loop on the shipped model: every finished text is valid.
 
+JSON = Json(max_depth=3, root="object", max_spaces=1)
 PATTERNS = [
     (r"\d{4}-\d{2}-\d{2}", "    # Date: "),
     (r"def [a-z_]+\(self(, [a-z_]+)*\):\n", "class Reader:\n    "),
@@ -341,35 +379,24 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize(("pattern", "prompt"), PATTERNS)
-def test_finished_texts_match_and_cut_ones_begin_a_match(pattern, prompt):
-    language, finished = Regex(pattern), 0
-    for seed, settings in enumerate(SETTINGS * 2):
-        got, said = run(language, prompt, seed, max_tokens=20, **settings)
-        if got.finish_reason == "eos":
-            finished += 1
-            assert re.fullmatch(pattern, said.decode(), re.ASCII)
-        else:
-            assert got.finish_reason == "length" and len(got.ids) == 20
-            completed = said + shortest_completion(language, said)
-            assert re.fullmatch(pattern, completed.decode(), re.ASCII)
-        got, said = run(language, prompt, seed, max_tokens=20, close_in_time=True, **settings)
-        assert got.finish_reason == "eos" and re.fullmatch(pattern, said.decode(), re.ASCII)
-    assert finished
+def test_finished_texts_are_valid_and_cut_ones_begin_a_valid_one():
+    def matches(pattern):
+        return lambda text: re.fullmatch(pattern, text, re.ASCII) is not None
 
-
-def test_finished_json_parses():
-    language, finished = Json(max_depth=3, root="object", max_spaces=1), 0
-    for seed, settings in enumerate(SETTINGS * 2):
-        got, said = run(language, "data = ", seed, max_tokens=25, **settings)
-        if got.finish_reason == "eos":
-            finished += 1
-        else:
-            said += shortest_completion(language, said)
-        assert strict_json(said.decode())
-        got, said = run(language, "data = ", seed, max_tokens=25, close_in_time=True, **settings)
-        assert got.finish_reason == "eos" and strict_json(said.decode())
-    assert finished
+    cases = [(Regex(p), matches(p), prompt) for p, prompt in PATTERNS]
+    for language, is_valid, prompt in [*cases, (JSON, strict_json, "data = ")]:
+        finished = 0
+        for seed, settings in enumerate(SETTINGS * 2):
+            got, said = run(language, prompt, seed, max_tokens=22, **settings)
+            if got.finish_reason == "eos":
+                finished += 1
+            else:
+                assert got.finish_reason == "length" and len(got.ids) == 22
+                said += shortest_completion(language, said)
+            assert is_valid(said.decode())
+            got, said = run(language, prompt, seed, True, max_tokens=22, **settings)
+            assert got.finish_reason == "eos" and is_valid(said.decode())
+        assert finished, prompt
 
 
 @given(max_tokens=st.integers(3, 12), seed=st.integers(0, 99))

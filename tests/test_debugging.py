@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import takewhile
 from pathlib import Path
 
@@ -66,6 +66,11 @@ def corpus() -> tuple[int, ...]:
     return tuple(WORDS.encode(data_path("heldout.txt").read_text("utf-8")[:20_000]))
 
 
+def later(check: Callable, *known, **said):
+    """Return a maker of calls of a check, which gets what is known and then what the call has."""
+    return partial(partial, check, *known, **said)
+
+
 # Wrong text: the model and its cache.
 
 
@@ -73,12 +78,10 @@ def nonsense(faulty: Callable | None = None):
     return lambda: d.why_nonsense(faulty(target()) if faulty else target(), corpus()[:16])
 
 
+@later
 def lost(far: int = 200, theta: float | None = None):
-    def found():
-        changed = target() if theta is None else broken.with_rope_base(target(), theta)
-        return d.why_long_prompts_fail(changed, corpus(), far)
-
-    return found
+    changed = target() if theta is None else broken.with_rope_base(target(), theta)
+    return d.why_long_prompts_fail(changed, corpus(), far)
 
 
 def repeats(prompt: str, faulty: Callable = lambda m: m, n: int = 48):
@@ -87,54 +90,46 @@ def repeats(prompt: str, faulty: Callable = lambda m: m, n: int = 48):
     return lambda: d.why_it_repeats(faulty(target()), ids, params)
 
 
+@later
 def two_answers(other: Callable, bits: int):
-    def found():
-        prompt = list(corpus()[200:220])
-        one, two = (generate(m, prompt, GREEDY).ids for m in (target(), other(target())))
-        return d.why_temperature_0_differs(target(), prompt, one, two, bits)
-
-    return found
+    prompt = list(corpus()[200:220])
+    one, two = (generate(m, prompt, GREEDY).ids for m in (target(), other(target())))
+    return d.why_temperature_0_differs(target(), prompt, one, two, bits)
 
 
 # Wrong text: what stands around the model.
 
 
-def prompt(ids):
-    return lambda: d.why_the_prompt_is_off(WORDS, ids, begin_id=0)
+prompt = later(d.why_the_prompt_is_off, WORDS, begin_id=0)
 
 
+@later
 def written(start: str, eos_ids=(0,), stop=(), **options):
     """Judge the end of an answer to the beginning of a program."""
-
-    def found():
-        ids = WORDS.encode_document(start)
-        params = replace(GREEDY, stop=options.pop("heeded", ()))
-        answer = generate(target(), ids, params, tokenizer=WORDS, **options)
-        return d.why_it_never_stops(answer, WORDS, eos_ids, stop)
-
-    return found
+    ids = WORDS.encode_document(start)
+    params = replace(GREEDY, stop=options.pop("heeded", ()))
+    answer = generate(target(), ids, params, tokenizer=WORDS, **options)
+    return d.why_it_never_stops(answer, WORDS, eos_ids, stop)
 
 
 END = "if __name__ == '__main__':\n    main()\n"  # behind it the model ends its text
 METHOD = "class A:\n    def "
 
 
+@later
 def json_answer(seed: int, temperature: float = 1.0, held: bool = True, close: bool = False):
-    def found():
-        table = [WORDS.token_bytes(i) for i in range(WORDS.vocab_size)]
-        language = Json(max_depth=2, root="object")
-        constraint = Constraint(language, table, target().eos_ids) if held else None
-        answer = generate(
-            target(),
-            WORDS.encode_document("config = " if held else END),
-            SamplingParams(temperature=temperature, max_tokens=24, seed=seed),
-            tokenizer=WORDS,
-            constraint=constraint,
-            close_in_time=close,
-        )
-        return d.why_json_is_cut_off(answer, budget=24)
-
-    return found
+    table = [WORDS.token_bytes(i) for i in range(WORDS.vocab_size)]
+    language = Json(max_depth=2, root="object")
+    constraint = Constraint(language, table, target().eos_ids) if held else None
+    answer = generate(
+        target(),
+        WORDS.encode_document("config = " if held else END),
+        SamplingParams(temperature=temperature, max_tokens=24, seed=seed),
+        tokenizer=WORDS,
+        constraint=constraint,
+        close_in_time=close,
+    )
+    return d.why_json_is_cut_off(answer, budget=24)
 
 
 def json_text(text: str, reason: str):
@@ -142,55 +137,45 @@ def json_text(text: str, reason: str):
     return lambda: d.why_json_is_cut_off(answer, budget=9)
 
 
-def characters(ids, split: bool = False):
-    def found():
-        stream = TextStream(WORDS)
-        pieces = [WORDS.decode([i]) if split else stream.push(i) for i in ids]
-        return d.why_characters_break(WORDS, ids, [*pieces, "" if split else stream.finish()])
-
-    return found
+@later
+def characters(ids, pieces: Callable | None = None):
+    stream = TextStream(WORDS)
+    sent = pieces(ids) if pieces else [*map(stream.push, ids), stream.finish()]
+    return d.why_characters_break(WORDS, ids, sent)
 
 
-def read_as_latin_1():
-    said = "naïve 🙂"
-    return d.why_characters_break(WORDS, WORDS.encode(said), [said.encode().decode("latin-1")])
+NAIVE = WORDS.encode("naïve 🙂")
 
 
+@later
 def stop_shows(held: bool, kept: bool = False):
-    def found():
-        said, stop = "one two\nEND", "\nEND"
-        answer = said if kept else said.removesuffix(stop)
-        stream = HeldText(WORDS, [stop]) if held else TextStream(WORDS)
-        pieces = [stream.push(i) for i in WORDS.encode(said)]
-        if not held and not kept:
-            pieces = pieces[:-1]  # it stops when the string is complete
-        return d.why_the_stop_string_shows(pieces, answer, stop)
-
-    return found
+    said, stop = "one two\nEND", "\nEND"
+    answer = said if kept else said.removesuffix(stop)
+    stream = HeldText(WORDS, [stop]) if held else TextStream(WORDS)
+    pieces = [stream.push(i) for i in WORDS.encode(said)]
+    if not held and not kept:
+        pieces = pieces[:-1]  # it stops when the string is complete
+    return d.why_the_stop_string_shows(pieces, answer, stop)
 
 
+@later
 def foreign(pool: type[BlockPool] = BlockPool):
-    def found():
-        earlier, later = [1] * 16 + [3] * 16, [3] * 16 + [2] * 16
-        own = pool(8, 16, prefix_caching=True)
-        own.allocate("earlier", earlier)
-        return d.why_foreign_text(own.n_cached(later), earlier, later)
-
-    return found
+    earlier, later = [1] * 16 + [3] * 16, [3] * 16 + [2] * 16
+    own = pool(8, 16, prefix_caching=True)
+    own.allocate("earlier", earlier)
+    return d.why_foreign_text(own.n_cached(later), earlier, later)
 
 
+@later
 def foreign_adapter(kind: type[Engine] = Engine):
-    def found():
-        asked, counts = list(corpus()[:40]), []
-        adapters = {"capitals": load_adapter("capitals")}
-        engine = kind(target(), 16, prefix_caching=True, adapters=adapters)
-        for adapter in (None, "capitals"):
-            engine.submit(asked, replace(GREEDY, max_tokens=1), adapter=adapter)
-            engine.run()
-            counts.append(engine.stats.cached_tokens)
-        return d.why_foreign_text(counts[1] - counts[0], asked, asked, same_adapter=False)
-
-    return found
+    asked, counts = list(corpus()[:40]), []
+    adapters = {"capitals": load_adapter("capitals")}
+    engine = kind(target(), 16, prefix_caching=True, adapters=adapters)
+    for adapter in (None, "capitals"):
+        engine.submit(asked, replace(GREEDY, max_tokens=1), adapter=adapter)
+        engine.run()
+        counts.append(engine.stats.cached_tokens)
+    return d.why_foreign_text(counts[1] - counts[0], asked, asked, same_adapter=False)
 
 
 # Other answers than expected.
@@ -222,35 +207,31 @@ def penalised(logits):
     return logits - np.eye(len(logits))[0]  # token 0 stands in the prompt
 
 
+@later
 def seeds(kind: type[Engine] = Engine, seed: int | None = 7):
-    def found():
-        asked = list(corpus()[:12])
+    asked = list(corpus()[:12])
 
-        def ask(n: int) -> list[int]:
-            engine = kind(target(), 64)
-            params = SamplingParams(temperature=1.0, max_tokens=12, seed=seed)
-            engine.submit(asked, params)
-            others = replace(params, seed=3)
-            for i in range(n):
-                engine.submit(list(corpus()[20 * i : 20 * i + 12]), others)
-            return engine.run()[0].ids
+    def ask(n: int) -> list[int]:
+        engine = kind(target(), 64)
+        params = SamplingParams(temperature=1.0, max_tokens=12, seed=seed)
+        engine.submit(asked, params)
+        others = replace(params, seed=3)
+        for i in range(n):
+            engine.submit(list(corpus()[20 * i : 20 * i + 12]), others)
+        return engine.run()[0].ids
 
-        return d.why_the_seed_does_not_help(ask)
-
-    return found
+    return d.why_the_seed_does_not_help(ask)
 
 
+@later
 def reported(change: Callable):
-    def found():
-        rng = np.random.default_rng(0)
-        logits = rng.normal(scale=2.0, size=(6, 12))
-        ids = logits.argmax(axis=-1)
-        bare = np.log(softmax(logits))[range(6), ids]
-        params = SamplingParams(temperature=0.7, top_k=5)
-        left = np.log(next_token_distribution(logits, params, [[]] * 6, [[]] * 6)[range(6), ids])
-        return d.why_logprobs_differ(change(bare, left), logits, ids.tolist(), params)
-
-    return found
+    rng = np.random.default_rng(0)
+    logits = rng.normal(scale=2.0, size=(6, 12))
+    ids = logits.argmax(axis=-1)
+    bare = np.log(softmax(logits))[range(6), ids]
+    params = SamplingParams(temperature=0.7, top_k=5)
+    left = np.log(next_token_distribution(logits, params, [[]] * 6, [[]] * 6)[range(6), ids])
+    return d.why_logprobs_differ(change(bare, left), logits, ids.tolist(), params)
 
 
 def bits(*arguments, **options):
@@ -265,49 +246,38 @@ def head_alone():
     return d.why_fewer_bits_hurt(target(), spoilt, corpus()[:60])
 
 
+@later
 def adapter(serve: Callable):
-    def found():
-        ids, capitals = list(corpus()[:24]), load_adapter("capitals")
-        served = serve(target(), capitals)([ids])[0]
-        return d.why_the_adapter_does_nothing(target(), capitals, served, ids)
-
-    return found
+    ids, capitals = list(corpus()[:24]), load_adapter("capitals")
+    served = serve(target(), capitals)([ids])[0]
+    return d.why_the_adapter_does_nothing(target(), capitals, served, ids)
 
 
 # Slow.
 
 
-def first_token(ttft_s: float, queue_s: float, n_prompt: int):
-    return lambda: d.why_the_first_token_is_slow(ttft_s, queue_s, n_prompt, LLAMA_8B, H100)
+first_token = later(d.why_the_first_token_is_slow, arch=LLAMA_8B, accelerator=H100)
 
 
+@later
 def second(change: Callable = lambda ids: ids, **options):
     """Ask the engine twice, the second time with the first prompt and some tokens more."""
-
-    def found():
-        one = list(corpus()[:96])
-        engine = Engine(target(), **{"n_blocks": 64, "prefix_caching": True} | options)
-        return d.why_the_second_request_is_slow(d.ask_twice(engine, one, change([*one, 5, 6])))
-
-    return found
+    one = list(corpus()[:96])
+    engine = Engine(target(), **{"n_blocks": 64, "prefix_caching": True} | options)
+    return d.why_the_second_request_is_slow(d.ask_twice(engine, one, change([*one, 5, 6])))
 
 
-def compiled_on_the_way():
-    """Judge what the first request with a cached prefix looks like where its kernel is missing."""
-    numbers = {"n_prompt": 98, "n_common": 96, "n_cached": 96}
-    return d.why_the_second_request_is_slow(
-        d.SecondRequest(ttft_s=3.2, queue_s=0.0, again_s=0.1, **numbers)
-    )
+# What the first request with a cached prefix looks like where its kernel is missing.
+COMPILED = d.SecondRequest(3.2, 0.0, again_s=0.1, n_prompt=98, n_common=96, n_cached=96)
+CLUMPS = d.Stream(np.repeat(np.arange(1, 6) * 0.05, 3))
+slow_ones = later(d.why_only_some_requests_are_slow)
 
 
-def slow_ones(times, shapes):
-    return lambda: d.why_only_some_requests_are_slow(times, shapes)
-
-
-def tokens(tpot_s: float, batch: int = 1, context: int = 1024, arch=LLAMA_8B):
-    return lambda: d.why_tokens_are_slow(
-        tpot_s, arch, ACCELERATORS["L4"], batch, context, promised_s=0.05
-    )
+tokens = later(
+    d.why_tokens_are_slow,
+    **{"arch": LLAMA_8B, "accelerator": ACCELERATORS["L4"], "batch": 1, "context": 1024},
+    promised_s=0.05,
+)
 
 
 def cost(prefills, decodes):
@@ -318,28 +288,20 @@ def cost(prefills, decodes):
 READER, LONG = Request(0.0, 64, 100), Request(0.3, 4000, 8)
 
 
+@later
 def stream(requests=(READER, LONG), policy="continuous", pause_s: float = 0.0, **options):
-    def found():
-        steps = []
-        traces = simulate(requests, policy, cost, max_batch=8, on_step=steps.append, **options)
-        times = list(traces[0].token_times_s)
-        late = [t + pause_s * (i > 50) for i, t in enumerate(times)]
-        trace = replace(traces[0], token_times_s=tuple(late))
-        return d.why_the_stream_has_gaps(d.Stream.of(trace, 0, steps))
-
-    return found
+    steps = []
+    traces = simulate(requests, policy, cost, max_batch=8, on_step=steps.append, **options)
+    times = list(traces[0].token_times_s)
+    late = [t + pause_s * (i > 50) for i, t in enumerate(times)]
+    trace = replace(traces[0], token_times_s=tuple(late))
+    return d.why_the_stream_has_gaps(d.Stream.of(trace, 0, steps))
 
 
-def in_clumps():
-    return d.why_the_stream_has_gaps(d.Stream(np.repeat(np.arange(1, 6) * 0.05, 3)))
-
-
+@later
 def tail(requests):
-    def found():
-        traces = simulate(requests, "chunked", cost, max_batch=4, token_budget=512)
-        return d.why_p99_is_high(traces)
-
-    return found
+    traces = simulate(requests, "chunked", cost, max_batch=4, token_budget=512)
+    return d.why_p99_is_high(traces)
 
 
 def arrivals(rate: float, n: int = 400, **lengths):
@@ -360,75 +322,63 @@ def held_up():
     return d.why_p99_is_high([RequestTrace(0.0, tuple(t)) for t in times])
 
 
+@later
 def seldom(n_output: int, n_prompt: int = 100):
     """Judge requests of which one in fifty waits ten seconds for its first token."""
-
-    def found():
-        usual, late = 0.1 + 0.01 * np.arange(32), 10 + 0.01 * np.arange(n_output)
-        traces = [RequestTrace(0.0, tuple(usual), 100)] * 392
-        return d.why_p99_is_high(traces + [RequestTrace(0.0, tuple(late), n_prompt)] * 8)
-
-    return found
+    usual, late = 0.1 + 0.01 * np.arange(32), 10 + 0.01 * np.arange(n_output)
+    traces = [RequestTrace(0.0, tuple(usual), 100)] * 392
+    return d.why_p99_is_high(traces + [RequestTrace(0.0, tuple(late), n_prompt)] * 8)
 
 
 def mostly(usual: int, rare: int, share: float = 0.02):
     return lambda rng: rare if rng.random() < share else usual
 
 
+@later
 def never_hits(change: Callable = lambda i, ids: ids, n_blocks: int = 64, **options):
     """Send five prompts with one beginning of 48 tokens one by one, the last one twice."""
-
-    def found():
-        engine = Engine(target(), n_blocks, **{"prefix_caching": True} | options)
-        prompts = [change(i, [*corpus()[:48], *corpus()[100 * i : 100 * i + 30]]) for i in range(5)]
-        counts = [0]
-        for ids in [*prompts, prompts[-1]]:
-            engine.submit(ids, replace(GREEDY, max_tokens=2), ignore_eos=True)
-            engine.run()
-            counts.append(engine.stats.cached_tokens)
-        *cached, at_once = np.diff(counts).tolist()
-        return d.why_the_prefix_cache_never_hits(prompts, cached, at_once)
-
-    return found
+    engine = Engine(target(), n_blocks, **{"prefix_caching": True} | options)
+    prompts = [change(i, [*corpus()[:48], *corpus()[100 * i : 100 * i + 30]]) for i in range(5)]
+    counts = [0]
+    for ids in [*prompts, prompts[-1]]:
+        engine.submit(ids, replace(GREEDY, max_tokens=2), ignore_eos=True)
+        engine.run()
+        counts.append(engine.stats.cached_tokens)
+    *cached, at_once = np.diff(counts).tolist()
+    return d.why_the_prefix_cache_never_hits(prompts, cached, at_once)
 
 
+@later
 def never_hits_between(n_blocks: int):
     """Send long prompts of others between those with one beginning."""
+    engine = Engine(target(), n_blocks, prefix_caching=True)
+    prompts = [[*corpus()[:48], *corpus()[100 * i : 100 * i + 30]] for i in range(3)]
+    counts = []
 
-    def found():
-        engine = Engine(target(), n_blocks, prefix_caching=True)
-        prompts = [[*corpus()[:48], *corpus()[100 * i : 100 * i + 30]] for i in range(3)]
-        counts = []
+    def send(ids):
+        before = engine.stats.cached_tokens
+        engine.submit(ids, replace(GREEDY, max_tokens=2), ignore_eos=True)
+        engine.run()
+        return engine.stats.cached_tokens - before
 
-        def send(ids):
-            before = engine.stats.cached_tokens
-            engine.submit(ids, replace(GREEDY, max_tokens=2), ignore_eos=True)
-            engine.run()
-            return engine.stats.cached_tokens - before
-
-        for i, ids in enumerate(prompts):
-            counts.append(send(ids))
-            if i < 2:
-                send(list(corpus()[1000 * i + 1000 : 1000 * i + 1150]))
-        return d.why_the_prefix_cache_never_hits(prompts, counts, send(prompts[-1]))
-
-    return found
+    for i, ids in enumerate(prompts):
+        counts.append(send(ids))
+        if i < 2:
+            send(list(corpus()[1000 * i + 1000 : 1000 * i + 1150]))
+    return d.why_the_prefix_cache_never_hits(prompts, counts, send(prompts[-1]))
 
 
-def speculation(*numbers):
-    return lambda: d.why_speculation_is_slower(*numbers)
+speculation = later(d.why_speculation_is_slower)
 
 
 # Memory.
 
 
-def starts(share: float = 0.9, max_len: int = 8192, arch=LLAMA_8B, memory_bytes=24e9):
-    return lambda: d.why_the_server_does_not_start(arch, memory_bytes, share, max_len)
+CARD = {"arch": LLAMA_8B, "memory_bytes": 24e9}
+starts = later(d.why_the_server_does_not_start, **CARD, share=0.9, max_len=8192)
 
 
-def fills(n_texts: int, length: int = 1000, **options):
-    own = {"arch": LLAMA_8B, "memory_bytes": 24e9, "lengths": [length] * n_texts} | options
-    return lambda: d.why_memory_runs_out(**own)
+fills = later(d.why_memory_runs_out, **CARD, lengths=[1000] * 20)
 
 
 def measured(factor: float, arch=LLAMA_8B):
@@ -436,25 +386,21 @@ def measured(factor: float, arch=LLAMA_8B):
     return lambda: d.why_the_cache_is_larger_than_computed(arch, 1000, factor * right)
 
 
-def preempted(places: int, **options):
-    return lambda: d.why_requests_are_preempted(100, 16, [150, 170], places, **options)
+preempted = later(d.why_requests_are_preempted, 100, 16, [150, 170])
 
 
+@later
 def restart(kind: type[Engine] = Engine, told: bool = True):
     """Read an engine before and after a client has gone away in the middle of its answer."""
-
-    def found():
-        engine = kind(target(), 32)
-        readings = [d.Reading.of(engine, clients=0)]
-        asked = engine.submit(list(corpus()[:30]), GREEDY, ignore_eos=True)
-        engine.step()
-        readings.append(d.Reading.of(engine, clients=1))
-        if told:
-            engine.abort(asked)
-        engine.step()
-        return d.why_a_restart_helps([*readings, d.Reading.of(engine, clients=0)])
-
-    return found
+    engine = kind(target(), 32)
+    readings = [d.Reading.of(engine, clients=0)]
+    asked = engine.submit(list(corpus()[:30]), GREEDY, ignore_eos=True)
+    engine.step()
+    readings.append(d.Reading.of(engine, clients=1))
+    if told:
+        engine.abort(asked)
+    engine.step()
+    return d.why_a_restart_helps([*readings, d.Reading.of(engine, clients=0)])
 
 
 def piles_up(*readings):
@@ -464,36 +410,29 @@ def piles_up(*readings):
 # Load.
 
 
-def users(**numbers):
-    return lambda: d.why_many_users_slow_it_down(**numbers)
+users = later(d.why_many_users_slow_it_down)
 
 
+@later
 def idle(n: int, busy: float = 0.9, **options):
     """Read an engine with some requests in it."""
-
-    def found():
-        engine = Engine(target(), **{"n_blocks": 64, "max_batch": 8} | options)
-        for i in range(n):
-            engine.submit(list(corpus()[i : i + 30]), GREEDY, ignore_eos=True)
-        engine.step()
-        return d.why_the_card_is_idle(d.Load.of(engine, busy))
-
-    return found
+    engine = Engine(target(), **{"n_blocks": 64, "max_batch": 8} | options)
+    for i in range(n):
+        engine.submit(list(corpus()[i : i + 30]), GREEDY, ignore_eos=True)
+    engine.step()
+    return d.why_the_card_is_idle(d.Load.of(engine, busy))
 
 
-def larger_batch(batch: int, context: int, arch=LLAMA_8B):
-    return lambda: d.why_a_larger_batch_does_not_help(arch, H100, batch, context)
+larger_batch = later(d.why_a_larger_batch_does_not_help, LLAMA_8B, H100)
 
 
-def more_cards(n: int, batch: int = 8, **options):
-    return lambda: d.why_more_cards_do_not_help(LLAMA_70B, H100, n, batch, 4096, **options)
+more_cards = later(d.why_more_cards_do_not_help, LLAMA_70B, H100, batch=8, context=4096)
 
 
 RUN = d.Benchmark(prompts=[500, 300, 100], answers=[10, 30, 100], seconds=2.0)
 
 
-def benchmark(tokens_per_s: float):
-    return lambda: d.why_the_benchmark_is_too_good(tokens_per_s, RUN)
+benchmark = later(d.why_the_benchmark_is_too_good, run=RUN)
 
 
 def on_the_way(change: Callable, sent=tuple(0.5 + 0.05 * i for i in range(40))):
@@ -555,10 +494,10 @@ CASES: dict[str, dict[Callable, str]] = {
         json_text('{"a": 1} Here', "length"): "not held to JSON",
     },
     "why_characters_break": {
-        characters(WORDS.encode("naïve 🙂")): "healthy",
-        characters(WORDS.encode("naïve 🙂"), split=True): "decoded one by one",
-        characters(WORDS.encode("naïve 🙂")[:-1]): "cut inside a character",
-        read_as_latin_1: "read as Latin-1",
+        characters(NAIVE): "healthy",
+        characters(NAIVE, lambda ids: [WORDS.decode([i]) for i in ids]): "decoded one by one",
+        characters(NAIVE[:-1]): "cut inside a character",
+        characters(NAIVE, lambda _: ["naïve 🙂".encode().decode("latin-1")]): "read as Latin-1",
         characters([*WORDS.encode("🙂")[:-1], *WORDS.encode("x")]): "bytes of the model",
     },
     "why_the_stop_string_shows": {
@@ -620,7 +559,7 @@ CASES: dict[str, dict[Callable, str]] = {
         second(prefix_caching=False): "prefix not reused",
         second(lambda ids: [7, *ids]): "another beginning",
         second(lambda ids: [*ids, *corpus()[:20]], n_blocks=9): "preempted",
-        compiled_on_the_way: "compiled on the way",
+        partial(d.why_the_second_request_is_slow, COMPILED): "compiled on the way",
     },
     "why_only_some_requests_are_slow": {
         slow_ones([0.2] * 6, [1, 1, 2, 2, 3, 3]): "healthy",
@@ -639,7 +578,7 @@ CASES: dict[str, dict[Callable, str]] = {
     },
     "why_the_stream_has_gaps": {
         stream(policy="chunked", token_budget=64): "healthy",
-        in_clumps: "healthy",
+        partial(d.why_the_stream_has_gaps, CLUMPS): "healthy",
         stream(): "prompt in one piece",
         stream(pause_s=1.0, requests=(READER,)): "outside the engine",
         stream(
@@ -677,11 +616,11 @@ CASES: dict[str, dict[Callable, str]] = {
         starts(arch=LLAMA_70B): "weights",
     },
     "why_memory_runs_out": {
-        fills(20): "healthy",
-        fills(80): "texts in flight",
-        fills(20, reserved_len=8192): "reservation",
-        fills(20, prefill_tokens=16_000): "one long pass",
-        fills(1, memory_bytes=12e9): "weights",
+        fills(): "healthy",
+        fills(lengths=[1000] * 80): "texts in flight",
+        fills(reserved_len=8192): "reservation",
+        fills(prefill_tokens=16_000): "one long pass",
+        fills(lengths=[1000], memory_bytes=12e9): "weights",
     },
     "why_the_cache_is_larger_than_computed": {
         measured(1.0): "healthy",
@@ -746,26 +685,15 @@ CASES: dict[str, dict[Callable, str]] = {
         on_the_way(lambda t: t + 0.02, sent=tuple(9 + 0.05 * i for i in range(20))): "healthy",
     },
 }
-ALL = [
-    pytest.param(case, cause, id=f"{name}-{cause}-{i}")
-    for name, cases in CASES.items()
-    for i, (case, cause) in enumerate(cases.items())
-]
 
 
-@pytest.mark.parametrize(("case", "cause"), ALL)
-def test_check_convicts_exactly_the_right_one(case, cause):
-    found = case()
-    assert found.cause == cause, found
-
-
-def test_every_check_has_something_healthy_and_something_broken():
-    checks = {name for name in d.__all__ if name.startswith("why_")}
-    assert CASES.keys() == checks
-    assert len(checks) >= 25
+def test_every_check_convicts_exactly_the_right_one(subtests):
+    assert CASES.keys() == {name for name in d.__all__ if name.startswith("why_")}
     for name, cases in CASES.items():
-        assert "healthy" in cases.values(), name
-        assert len(set(cases.values())) > 1, name
+        for i, (case, cause) in enumerate(cases.items()):
+            with subtests.test(f"{name}, {cause}, {i}"):
+                found = case()
+                assert found.cause == cause, found
 
 
 def causes_named(function: Callable) -> set[str]:
@@ -778,19 +706,20 @@ def causes_named(function: Callable) -> set[str]:
     return {text for text in texts if isinstance(text, str)}
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_no_cause_is_only_words(name):
-    """Whatever a check can say, something broken makes it say."""
-    named = causes_named(getattr(d, name))
-    assert named <= set(CASES[name].values())
+def test_no_cause_is_only_words():
+    """Whatever a check can say, something broken makes it say, and something healthy is judged."""
+    for name, cases in CASES.items():
+        found = set(cases.values())
+        assert "healthy" in found and len(found) > 1, name
+        assert causes_named(getattr(d, name)) <= found, name
 
 
 SECOND = {"ttft_s": 2.0, "queue_s": 0.1, "n_prompt": 90, "n_common": 50, "n_cached": 0}
 
 
-@pytest.mark.parametrize(
-    ("call", "named"),
-    [
+def test_a_bad_call_is_named(subtests):
+    settings_of = d.why_settings_differ
+    for call, named in [
         (lambda: d.why_nonsense(target(), [1, 2]), "ids"),
         (lambda: d.why_long_prompts_fail(target(), corpus(), far=40), "far"),
         (lambda: d.why_long_prompts_fail(target(), corpus()[:100], far=200), "ids"),
@@ -798,8 +727,8 @@ SECOND = {"ttft_s": 2.0, "queue_s": 0.1, "n_prompt": 90, "n_common": 50, "n_cach
         (lambda: d.why_the_prompt_is_off(WORDS, [], 0), "ids"),
         (lambda: d.why_foreign_text(9, [1], [1]), "n_cached"),
         (lambda: d.why_the_stop_string_shows(["one"], "one two", "END"), "pieces"),
-        (lambda: d.why_settings_differ(LOGITS, SETTINGS, LOGITS[:3]), "probabilities"),
-        (lambda: d.why_settings_differ(LOGITS, SamplingParams(), softmax(LOGITS)), "params"),
+        (lambda: settings_of(LOGITS, SETTINGS, LOGITS[:3]), "probabilities"),
+        (lambda: settings_of(LOGITS, SamplingParams(), softmax(LOGITS)), "params"),
         (lambda: d.why_logprobs_differ([-1.0], np.zeros((1, 4)), [0], SETTINGS), "reported"),
         (lambda: d.why_the_first_token_is_slow(1.0, 2.0, 10, LLAMA_8B, H100), "queue_s"),
         (lambda: d.why_the_first_token_is_slow(np.nan, 0.0, 10, LLAMA_8B, H100), "ttft_s"),
@@ -818,11 +747,9 @@ SECOND = {"ttft_s": 2.0, "queue_s": 0.1, "n_prompt": 90, "n_common": 50, "n_cach
         (lambda: d.Load(1, 1, 8, cache_share=70, busy=0.3), "cache_share"),
         (lambda: d.why_more_cards_do_not_help(LLAMA_70B, H100, 1, 8, 4096), "n must"),
         (lambda: d.Benchmark([1], [], 2.0), "answers"),
-    ],
-)
-def test_a_bad_call_is_named(call, named):
-    with pytest.raises(ValueError, match=named):
-        call()
+    ]:
+        with subtests.test(named), pytest.raises(ValueError, match=named):
+            call()
 
 
 ids_of_a_text = st.lists(st.integers(0, 5), max_size=20)
@@ -865,14 +792,6 @@ def result(source: str, names: dict):
     return None
 
 
-@pytest.fixture(scope="module")
-def prepared():
-    names = {}
-    for cell in CODE[:N_SET_UP]:
-        result(cell.source, names)
-    return names
-
-
 def section(heading: str) -> list[str]:
     """Return the code of a section, cell by cell."""
     first = next(
@@ -882,23 +801,22 @@ def section(heading: str) -> list[str]:
     return [cell.source for cell in cells if cell.cell_type == "code"]
 
 
-@pytest.mark.parametrize("heading", HEADINGS)
-def test_section_runs_alone_and_shows_its_fault(heading, prepared):
+def test_each_section_runs_alone_and_shows_its_fault(subtests):
     """After the set-up alone: the healthy one is found healthy, the broken one is not."""
-    names = dict(prepared)
-    shown = [result(source, names) for source in section(heading)][-1].findings
-    assert shown["healthy"].cause == "healthy", shown
-    others = {
-        name: found.cause for name, found in shown.items() if name not in ("healthy", "yours")
-    }
-    assert "broken" in others or "rounding" in others
-    assert "healthy" not in others.values()
-    assert len(set(others.values())) == len(others), "two faults, one cause"
-
-
-@pytest.mark.parametrize("heading", HEADINGS)
-def test_section_leaves_room_for_own_numbers(heading):
-    assert "yours" in "".join(section(heading))
+    prepared = {}
+    for cell in CODE[:N_SET_UP]:
+        result(cell.source, prepared)
+    for heading in HEADINGS:
+        with subtests.test(heading):
+            names, cells = dict(prepared), section(heading)
+            assert "yours" in "".join(cells)  # room for numbers of one's own
+            shown = [result(source, names) for source in cells][-1].findings
+            assert shown["healthy"].cause == "healthy", shown
+            judged = shown.keys() - {"healthy", "yours"}
+            causes = [shown[name].cause for name in judged]
+            assert "broken" in judged or "rounding" in judged
+            assert "healthy" not in causes
+            assert len(set(causes)) == len(causes), "two faults, one cause"
 
 
 def test_table_leads_to_every_section_and_nowhere_else():

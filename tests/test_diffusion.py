@@ -99,12 +99,9 @@ def agrees(counts: np.ndarray, law: np.ndarray) -> bool:
 
 
 def test_in_random_order_one_token_a_pass_is_exact():
-    np.testing.assert_allclose(law_of(exact, T), LAW.ravel(), atol=1e-12)
-
-
-@pytest.mark.parametrize("block", [1, 2])
-def test_in_blocks_one_token_a_pass_is_exact(block):
-    np.testing.assert_allclose(law_of(exact, T, block=block), LAW.ravel(), atol=1e-12)
+    """In the whole text, and in blocks."""
+    for block in (T, 1, 2):
+        np.testing.assert_allclose(law_of(exact, T, block=block), LAW.ravel(), atol=1e-12)
 
 
 def test_all_at_once_is_the_product_of_the_marginals():
@@ -137,30 +134,19 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_what_is_written_follows_the_enumerated_law(case):
-    denoise, n_passes, how = CASES[case]
-    assert agrees(drawn(many(denoise), n_passes, **how), law_of(denoise, n_passes, **how))
-
-
-@pytest.mark.parametrize(
-    ("case", "other"),
-    [
-        ("one a pass", "all at once"),
-        ("one a pass", "two, then one"),
-        ("one a pass", "surest first"),
-        ("of no joint law", "left to right"),
-        ("of no joint law", "blocks of two"),
-        ("blocks of two", "blocks, surest first"),
-    ],
-)
-def test_the_comparison_tells_one_way_from_another(case, other):
+def test_what_is_written_follows_the_enumerated_law_and_no_other():
     """Mutants: a sampler that forgets its passes, its order or its blocks."""
-    denoise, n_passes, how = CASES[case]
-    other_denoise, other_passes, other_how = CASES[other]
-    assert not agrees(
-        drawn(many(denoise), n_passes, **how), law_of(other_denoise, other_passes, **other_how)
-    )
+    counts = {name: drawn(many(model), n, **how) for name, (model, n, how) in CASES.items()}
+    laws = {name: law_of(model, n, **how) for name, (model, n, how) in CASES.items()}
+    for case in CASES:
+        assert agrees(counts[case], laws[case]), case
+    for case, others in {
+        "one a pass": ["all at once", "two, then one", "surest first"],
+        "of no joint law": ["left to right", "blocks of two"],
+        "blocks of two": ["blocks, surest first"],
+    }.items():
+        for other in others:
+            assert not agrees(counts[case], laws[other]), (case, other)
 
 
 def test_greedy_takes_the_likeliest_and_commits_the_surest():
@@ -169,21 +155,24 @@ def test_greedy_takes_the_likeliest_and_commits_the_surest():
     p = exact(tokens)[0]
     place = 1 if p[1].max() >= p[2].max() else 2
     assert state[0, place] == p[place].argmax() and (state == MASK).sum() == 1
+    table, masks = rng.dirichlet(np.ones(V), size=(4, 9)), np.full((4, 9), MASK)
+    *_, last = unmask(lambda _: table, masks, MASK, 3, rng, greedy=True)
+    assert np.array_equal(last, table.argmax(axis=-1))
+    # Chance decides the order alone: in the other order, no number is drawn.
+    *_, last = unmask(lambda _: table, masks, MASK, 3, None, "confidence", greedy=True)
+    assert np.array_equal(last, table.argmax(axis=-1))
 
 
 def test_of_equally_sure_draws_the_leftmost_is_kept():
-    even = lambda tokens: np.full((*tokens.shape, V), 1 / V)  # noqa: E731
-    states = unmask(even, np.full((2, 6), MASK), MASK, 3, np.random.default_rng(0), "confidence")
-    for n, state in enumerate(states, 1):
-        assert np.array_equal(state != MASK, np.tile(np.arange(6) < 2 * n, (2, 1)))
+    for n_tokens in (6, 600):
+        masks, size = np.full((2, n_tokens), MASK), n_tokens // 3
+        rng, even = np.random.default_rng(0), np.full((2, n_tokens, V), 1 / V)
+        states = unmask(lambda _, even=even: even, masks, MASK, 3, rng, "confidence")
+        for n, state in enumerate(states, 1):
+            assert np.array_equal(state != MASK, np.tile(np.arange(n_tokens) < size * n, (2, 1)))
 
 
-@given(
-    rows=st.integers(1, 3),
-    n=st.integers(1, 12),
-    given_tokens=st.integers(0, 3),
-    data=st.data(),
-)
+@given(rows=st.integers(1, 3), n=st.integers(1, 12), given_tokens=st.integers(0, 3), data=st.data())
 def test_a_pass_only_fills_masks_and_as_many_as_it_says(rows, n, given_tokens, data):
     n_passes = data.draw(st.integers(1, n))
     block = data.draw(st.one_of(st.none(), st.integers(1, n + 1)))
@@ -237,18 +226,13 @@ def loss_in_order(denoise, text: tuple, order: tuple) -> float:
     return loss
 
 
-@pytest.mark.parametrize("denoise", [exact, wrong])
-def test_the_mean_over_masks_is_the_mean_over_orders(denoise):
-    for text in TEXTS:
-        if LAW[text] > 0:
+def test_the_mean_over_masks_is_the_mean_over_orders():
+    """With exact conditionals every order gives the loss of the text."""
+    for text in (text for text in TEXTS if LAW[text] > 0):
+        for denoise in (exact, wrong):
             orders = [loss_in_order(denoise, text, order) for order in permutations(range(T))]
             assert mean_bound(denoise, text) == pytest.approx(np.mean(orders))
-
-
-def test_with_exact_conditionals_the_bound_is_the_loss():
-    for text in TEXTS:
-        if LAW[text] > 0:
-            assert mean_bound(exact, text) == pytest.approx(-np.log(LAW[text]))
+        assert mean_bound(exact, text) == pytest.approx(-np.log(LAW[text]))
 
 
 def test_of_a_model_that_no_law_fits_it_is_above_the_loss_of_what_is_written():
@@ -286,6 +270,12 @@ def test_what_is_not_hidden_costs_nothing_and_the_impossible_infinity():
     assert loss_bound(p, tokens, hidden).tolist() == [0, np.inf]
 
 
+@given(st.lists(st.integers(1, 7), max_size=5))
+def test_rows_hide_as_many_as_they_are_told(counts):
+    hidden = hide(np.array(counts, int), 7, np.random.default_rng(0))
+    assert hidden.shape == (len(counts), 7) and hidden.sum(axis=1).tolist() == counts
+
+
 def test_every_set_is_hidden_equally_often():
     """10 sets of 2 of 5 in 20,000 draws: chi-square at 1e-6."""
     hidden = hide(np.full(20_000, 2), 5, np.random.default_rng(3))
@@ -293,15 +283,12 @@ def test_every_set_is_hidden_equally_often():
     assert len(counts) == 10 and chisquare(counts).pvalue > 1e-6
 
 
-@given(st.lists(st.integers(1, 7), max_size=5))
-def test_rows_hide_as_many_as_they_are_told(counts):
-    hidden = hide(np.array(counts, int), 7, np.random.default_rng(0))
-    assert hidden.shape == (len(counts), 7) and hidden.sum(axis=1).tolist() == counts
+def test_what_makes_no_sense_is_refused(subtests):
+    def start(tokens, **how):
+        return next(unmask(exact, np.array(tokens), MASK, 1, np.random.default_rng(0), **how))
 
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
+    ones = np.ones((1, 2, 1))
+    for call, message in [
         (lambda: hide(np.array([0, 2]), 3, np.random.default_rng(0)), "n_hidden must be within"),
         (lambda: hide(np.array([4]), 3, np.random.default_rng(0)), "within 1 and 3, got"),
         (lambda: pass_sizes(3, 0), "n_passes must be an integer of at least 1, got 0"),
@@ -311,14 +298,7 @@ def test_rows_hide_as_many_as_they_are_told(counts):
         (lambda: start(np.zeros((0, T), int)), r"tokens must have as many masks, got \[\]"),
         (lambda: start([[MASK] * T], order="left"), "order must be .* got 'left'"),
         (lambda: start([[MASK] * T], block=0), "block must be an integer of at least 1"),
-        (lambda: loss_bound(np.ones((1, 2, 1)), np.zeros((1, 2), int), np.zeros((1, 2), bool)),
-         "hidden must name at least one"),
-    ],
-)  # fmt: skip
-def test_what_makes_no_sense_is_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
-def start(tokens, **how):
-    return next(unmask(exact, np.array(tokens), MASK, 1, np.random.default_rng(0), **how))
+        (lambda: loss_bound(ones, 0 * ones[..., 0], ones[..., 0] > 1), "hidden must name at least"),
+    ]:
+        with subtests.test(message), pytest.raises(ValueError, match=message):
+            call()

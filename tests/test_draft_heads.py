@@ -1,14 +1,13 @@
 """Drafts that see features: the text is the target's own, whatever they guess."""
 
+import itertools
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.stats import chisquare
 
 from firsttoken.architectures import Architecture
-from firsttoken.checkpoint import weight_shapes
 from firsttoken.constrained import Constraint, Regex
 from firsttoken.continuation import Continuation
 from firsttoken.draft_heads import (
@@ -24,24 +23,17 @@ from firsttoken.draft_heads import (
 from firsttoken.drafts import branches
 from firsttoken.generate import generate, prompt_lookup, speculative_generate
 from firsttoken.llama import Llama, load_model
-from firsttoken.sampling import SamplingParams, next_token_distribution
+from firsttoken.sampling import SamplingParams
 from firsttoken.tokenizer import tokenizer
+from test_generate import FALSE_FAILURE, distribution_of_text, p_value, random_weights, texts
 
 ARCH = Architecture("tiny", 2, 16, 4, 2, 4, 32, 30, tied_embeddings=True, max_context=64)
-FALSE_FAILURE = 1e-6
 TREE = [-1, -1, 0, 0, 1, 2]
 
 
 @pytest.fixture(scope="module")
 def target():
-    rng = np.random.default_rng(0)
-    return Llama(
-        ARCH,
-        {
-            name: (rng.normal(size=s) * 0.4 + ("norm" in name)).astype(np.float32)
-            for name, s in weight_shapes(ARCH).items()
-        },
-    )
+    return Llama(ARCH, random_weights(ARCH))
 
 
 def medusa(target, tree=None):
@@ -75,13 +67,14 @@ class Oracle(FeatureDraft):
         return look
 
 
-@pytest.mark.parametrize("tree", [None, TREE], ids=["chain", "tree"])
 @pytest.mark.parametrize("kind", [medusa, recurrent, sure, in_turn, Oracle])
-@pytest.mark.parametrize("n", [0, 1, 3, 6])
-def test_at_temperature_0_the_text_is_the_target_s(target, kind, tree, n):
+def test_at_temperature_0_the_text_is_the_target_s(target, kind):
     params = SamplingParams(temperature=0, max_tokens=25)
     plain = generate(target, [1, 2, 3], params).ids
-    assert speculative_generate(target, kind(target, tree=tree), [1, 2, 3], params, n).ids == plain
+    for tree, n in itertools.product((None, TREE), (0, 1, 3, 6)):
+        draft = kind(target, tree=tree)
+        got = speculative_generate(target, draft, [1, 2, 3], params, n)
+        assert got.ids == plain, (tree, n)
 
 
 def test_who_knows_all_loses_nothing(target):
@@ -95,38 +88,17 @@ def test_who_knows_all_loses_nothing(target):
         assert got.rounds[0] == (0, 0)  # the prompt has to be read first
 
 
-@pytest.mark.parametrize("tree", [None, [-1, -1, 0]], ids=["chain", "tree"])
 @pytest.mark.parametrize("kind", [medusa, recurrent, sure, in_turn, Oracle])
-@pytest.mark.parametrize(
-    "params",
-    [SamplingParams(top_k=3), SamplingParams(temperature=0.5, top_p=0.9, frequency_penalty=1.0)],
-)
-def test_drawn_texts_follow_the_target(target, kind, tree, params):
+def test_drawn_texts_follow_the_target(target, kind):
     """Three tokens, 500 times; every filter and penalty applied to target and guesses alike."""
-    expected, n = {(): 1.0}, 500
-    for _ in range(3):
-        expected = {
-            (*ids, int(x)): chance * p[x]
-            for ids, chance in expected.items()
-            for p in [next_token_distribution(target([[1, 2, *ids]])[0, -1], params, [1, 2], ids)]
-            for x in np.flatnonzero(p)
-        }
-    draft, counts = kind(target, tree=tree), Counter()
-    for seed in range(n):
-        settings = replace(params, seed=seed, max_tokens=3)
-        counts[tuple(speculative_generate(target, draft, [1, 2], settings, 3).ids)] += 1
-    assert not counts.keys() - expected.keys()
-    cells = sorted((n * p, counts[ids]) for ids, p in expected.items())
-    rare = next(i for i in range(len(cells)) if sum(e for e, _ in cells[: i + 1]) >= 10) + 1
-    cells = [tuple(map(sum, zip(*cells[:rare], strict=True))), *cells[rare:]]
-    merged, total = [], [0.0, 0]
-    for e, o in cells:
-        total = [total[0] + e, total[1] + o]
-        if total[0] >= 10:
-            merged.append(total)
-            total = [0.0, 0]
-    e, o = np.array(merged).T
-    assert chisquare(o, e * o.sum() / e.sum()).pvalue > FALSE_FAILURE
+    for params in (
+        SamplingParams(top_k=3),
+        SamplingParams(temperature=0.5, top_p=0.9, frequency_penalty=1.0),
+    ):
+        expected_shares = distribution_of_text(target, [1, 2], params, 3)
+        for tree in (None, [-1, -1, 0]):
+            got = texts(500, target, kind(target, tree=tree), [1, 2], params, gamma=3)
+            assert p_value(got, expected_shares) > FALSE_FAILURE, (params, tree)
 
 
 def test_a_draft_starts_anew_with_each_request(target):
@@ -158,37 +130,28 @@ def test_guesses_end_with_the_text(target):
     assert got.ids == plain.ids and got.finish_reason == plain.finish_reason
 
 
-@pytest.mark.parametrize("temperature", [0, 1])
-def test_behind_an_unsure_guess_no_more_is_guessed(target, temperature):
+def test_behind_an_unsure_guess_no_more_is_guessed(target):
     """It is still there itself, and its siblings go on."""
-    request = Continuation(target, [1], SamplingParams(temperature, seed=0), ignore_eos=True)
     q = np.full(30, 1e-9)
     q[[3, 4]] = 0.7, 0.3
-    logits = np.log(np.array([q, q, q]) / q.sum())
-    tree = [-1, -1, 0, 0, 1, 2]
-    whole = grow_tree(request, tree, by_level(logits), 0.2)
-    got = grow_tree(request, tree, by_level(logits), 0.5)
-    assert len(whole.tokens) == 6
-    assert {3, 4} == set(got.tokens[:2]) and got.parents[:2] == [-1, -1]
-    sure_one = got.tokens.index(3)
-    assert all(got.tokens[parent] == 3 for parent in got.parents[2:]) and sure_one in got.parents
-    chain = grow_tree(request, [-1, 0, 1], by_level(logits), 0.8)
-    assert len(chain.tokens) == 1
+    look = by_level(np.log(np.array([q, q, q]) / q.sum()))
+    for temperature in (0, 1):
+        request = Continuation(target, [1], SamplingParams(temperature, seed=0), ignore_eos=True)
+        whole, got = (grow_tree(request, TREE, look, least) for least in (0.2, 0.5))
+        assert len(whole.tokens) == 6
+        assert {3, 4} == set(got.tokens[:2]) and got.parents[:2] == [-1, -1]
+        assert all(got.tokens[parent] == 3 for parent in got.parents[2:])
+        assert got.tokens.index(3) in got.parents
+        assert len(grow_tree(request, [-1, 0, 1], look, 0.8).tokens) == 1
 
 
 def test_the_first_that_has_a_guess_makes_all(target):
     """And who was not asked has seen the text all the same."""
-    asked = []
-
-    class Watched(RecurrentDraft):
-        def propose(self, request, n):
-            asked.append(len(request.ids))
-            return super().propose(request, n)
-
-    rng = np.random.default_rng(2)
-    weights = 0.3 * rng.normal(size=(20, 32)), 0.3 * rng.normal(size=(16, 20))
+    asked, second = [], recurrent(target)
+    propose = second.propose
+    second.propose = lambda request, n: asked.append(len(request.ids)) or propose(request, n)
     params = SamplingParams(temperature=0, max_tokens=30)
-    draft = FirstDraft(SuffixDraft(min_match=1), Watched(target, weights))
+    draft = FirstDraft(SuffixDraft(min_match=1), second)
     plain = generate(target, [1, 2, 3, 1, 2], params).ids
     got = speculative_generate(target, draft, [1, 2, 3, 1, 2], params)
     assert got.ids == plain and 0 < len(asked) < len(got.rounds)
@@ -196,16 +159,20 @@ def test_the_first_that_has_a_guess_makes_all(target):
     assert nothing.drafted == 0
 
 
-@pytest.mark.parametrize("temperature", [0, 1])
-def test_siblings_are_unlike_and_in_order(target, temperature):
-    request = Continuation(target, [1], SamplingParams(temperature, top_k=4, seed=0))
+def test_siblings_are_unlike_and_in_order(target):
     logits = np.log(np.arange(1.0, 31))[None]
-    got = grow_tree(request, [-1] * 6, by_level(logits))
-    if temperature == 0:
-        assert got.tokens == [29, 28, 27, 26, 25, 24] and got.distributions is None
-    else:  # top-k leaves four, and a draft cannot draw more
-        assert sorted(got.tokens) == [26, 27, 28, 29] and got.parents == [-1] * 4
-        np.testing.assert_array_equal(got.distributions, got.distributions[[0] * 4])
+    sure, drawn = (
+        grow_tree(
+            Continuation(target, [1], SamplingParams(temperature, top_k=4, seed=0)),
+            [-1] * 6,
+            by_level(logits),
+        )
+        for temperature in (0, 1)
+    )
+    assert sure.tokens == [29, 28, 27, 26, 25, 24] and sure.distributions is None
+    # top-k leaves four, and a draft cannot draw more
+    assert sorted(drawn.tokens) == [26, 27, 28, 29] and drawn.parents == [-1] * 4
+    np.testing.assert_array_equal(drawn.distributions, drawn.distributions[[0] * 4])
 
 
 def test_siblings_are_drawn_without_replacement(target):
@@ -235,29 +202,21 @@ def test_the_suffix_draft_finds_what_a_look_up_finds():
     assert never.ids == plain and never.drafted == 0
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda t: MedusaDraft(t, np.zeros((2, 8, 8))), r"heads \(2, 8, 8\) must be \(n, D, D\)"),
-        (
-            lambda t: RecurrentDraft(t, (np.zeros((8, 16)), np.zeros((16, 8)))),
-            r"weights \(8, 16\) and \(16, 8\) must be \(n, 2D\) and \(D, n\)",
-        ),
-        (lambda t: recurrent(t, min_confidence=2), r"min_confidence must lie in 0 … 1, got 2"),
-        (lambda t: EagleDraft(t, "nowhere"), "config.json"),
-    ],
-)
-def test_networks_that_do_not_fit(target, make, message):
-    with pytest.raises(ValueError, match=message):
-        make(target)
-
-
-def test_a_target_without_features_says_so(target):
+def test_what_does_not_fit_says_so(target):
     class Bare:
         arch, eos_ids, new_cache = ARCH, (), target.new_cache
 
         def __call__(self, tokens, cache=None):
             return target(tokens, cache)
 
+    weights = np.zeros((8, 16)), np.zeros((16, 8))
+    with pytest.raises(ValueError, match=r"heads \(2, 8, 8\) must be \(n, D, D\)"):
+        MedusaDraft(target, np.zeros((2, 8, 8)))
+    with pytest.raises(ValueError, match=r"\(8, 16\) and \(16, 8\) must be \(n, 2D\) and \(D, n\)"):
+        RecurrentDraft(target, weights)
+    with pytest.raises(ValueError, match="min_confidence must lie in 0 … 1, got 2"):
+        recurrent(target, min_confidence=2)
+    with pytest.raises(ValueError, match=r"config\.json"):
+        EagleDraft(target, "nowhere")
     with pytest.raises(ValueError, match="target must have features and logits, as Llama has"):
         speculative_generate(Bare(), medusa(target), [1], SamplingParams(max_tokens=3))

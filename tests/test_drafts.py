@@ -2,13 +2,12 @@
 
 import heapq
 import itertools
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chisquare
 
 from firsttoken import drafts
 from firsttoken.attention import attention
@@ -34,8 +33,6 @@ from firsttoken.speculative import (
     verify,
     verify_greedy,
 )
-
-FALSE_FAILURE = 1e-6
 
 trees = st.integers(1, 8).flatmap(
     lambda n: st.tuples(*(st.integers(-1, i - 1) for i in range(n))).map(list)
@@ -63,10 +60,6 @@ def test_a_guess_sees_itself_and_what_it_hangs_on(parents):
     tokens = list(range(10, 10 + len(parents)))
     spelled = [[tokens[j] for j in ancestors(parents, i)] for i in range(len(parents))]
     assert branches(tokens, parents) == [[], *spelled]
-
-
-def test_a_chain_s_mask_is_the_causal_one():
-    assert np.array_equal(tree_mask([-1, 0, 1, 2]), np.tri(4, dtype=bool))
 
 
 @given(parents=trees, n_before=st.integers(0, 5), n_kv_heads=st.sampled_from([1, 2, 4]))
@@ -100,15 +93,16 @@ def test_the_greedy_walk_follows_the_target(parents, seed):
 
 @given(data=st.data(), n=st.integers(0, 5))
 def test_a_chain_is_a_tree(data, n):
-    """With one guess for each place it is `speculative.verify`."""
+    """With one guess for each place it is `speculative.verify`, and its mask the causal one."""
     tokens = data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))
     choices = data.draw(st.lists(st.integers(0, 2), min_size=n + 1, max_size=n + 1))
     chain = list(range(-1, n - 1))
-    assert verify_tree_greedy(choices, chain, tokens) == verify_greedy(choices, tokens)
-    certain = np.eye(3)[choices]
-    rng = np.random.default_rng(0)
-    assert verify_tree(certain, None, chain, tokens, rng) == verify_greedy(choices, tokens)
-    assert verify(certain, None, tokens, rng) == verify_greedy(choices, tokens)
+    assert np.array_equal(tree_mask(chain), np.tri(n, dtype=bool))
+    expected = verify_greedy(choices, tokens)
+    assert verify_tree_greedy(choices, chain, tokens) == expected
+    certain, rng = np.eye(3)[choices], np.random.default_rng(0)
+    assert verify_tree(certain, None, chain, tokens, rng) == expected
+    assert verify(certain, None, tokens, rng) == expected
 
 
 class Chance:
@@ -217,16 +211,17 @@ def use_worlds(monkeypatch):
     monkeypatch.setattr(drafts, "draw", lambda rows, world: world.pick(rows.tolist()))
 
 
-@pytest.mark.parametrize("certain", [False, True], ids=["drawn", "certain"])
 @pytest.mark.parametrize("parents", SHAPES, ids=str)
-@pytest.mark.parametrize("seed", range(3))
-def test_what_comes_out_follows_the_target_exactly(monkeypatch, seed, parents, certain):
+def test_what_comes_out_follows_the_target_exactly(monkeypatch, parents):
     """No sampling: all that chance may do is gone through, and the probabilities are added up."""
     use_worlds(monkeypatch)
-    target, draft = tables(seed)
-    found = every_world(lambda world: one_round(world, target, draft, parents, certain))
-    assert sum(found.values()) == pytest.approx(1, abs=1e-12)
-    assert deviation(found, target) < 1e-9
+    for seed, certain in itertools.product(range(3), (False, True)):
+        target, draft = tables(seed)
+        found = every_world(
+            lambda world, t=target, d=draft, c=certain: one_round(world, t, d, parents, c)
+        )
+        assert sum(found.values()) == pytest.approx(1, abs=1e-12)
+        assert deviation(found, target) < 1e-9
 
 
 def with_replacement(wanted, draft, siblings, rng):
@@ -267,18 +262,16 @@ def own_row_of_the_last(wanted, draft, siblings, rng):
 RIGHT = drafts._try_siblings
 
 
-@pytest.mark.parametrize(
-    "wrong", [with_replacement, without_residual, likeliest_first, own_row_of_the_last]
-)
-def test_other_rules_for_siblings_change_the_distribution(monkeypatch, wrong):
+def test_other_rules_for_siblings_change_the_distribution(monkeypatch):
     use_worlds(monkeypatch)
-    monkeypatch.setattr(drafts, "_try_siblings", wrong)
-    worst = 0.0
-    for seed in range(3):
-        target, draft = tables(seed, zeros=0)
-        found = every_world(lambda w, t=target, d=draft: one_round(w, t, d, [-1, -1]))
-        worst = max(worst, deviation(found, target))
-    assert worst > 0.02
+    for wrong in (with_replacement, without_residual, likeliest_first, own_row_of_the_last):
+        monkeypatch.setattr(drafts, "_try_siblings", wrong)
+        worst = 0.0
+        for seed in range(3):
+            target, draft = tables(seed, zeros=0)
+            found = every_world(lambda w, t=target, d=draft: one_round(w, t, d, [-1, -1]))
+            worst = max(worst, deviation(found, target))
+        assert worst > 0.02, wrong.__name__
 
 
 def test_a_walk_that_reads_the_wrong_row_would_show(monkeypatch):
@@ -289,42 +282,12 @@ def test_a_walk_that_reads_the_wrong_row_would_show(monkeypatch):
     assert deviation(found, target) > 0.02
 
 
-def test_drawn_texts_follow_the_target():
-    """The same with real chance: two tokens, 20,000 rounds."""
-    target, draft = tables(4)
-    rng, n, counts = np.random.default_rng(0), 20_000, Counter()
-
-    class Dice:
-        def pick(self, chances):
-            return int(rng.choice(len(chances), p=chances))
-
-        def random(self, *shape):
-            return rng.random(*shape)
-
-    for _ in range(n):
-        said = one_round(Dice(), target, draft, [-1, -1, 0, 0])
-        said = (*said, int(rng.choice(N_VOCAB, p=target[said])))[:2]
-        counts[said] += 1
-    cells = {
-        (a, b): n * target[()][a] * target[(a,)][b]
-        for a, b in itertools.product(range(N_VOCAB), repeat=2)
-    }
-    assert not counts.keys() - {text for text, expected in cells.items() if expected}
-    big = [text for text, expected in cells.items() if expected >= 10]
-    expected = np.array([cells[text] for text in big])
-    observed = np.array([counts[text] for text in big])
-    expected *= observed.sum() / expected.sum()
-    assert chisquare(observed, expected).pvalue > FALSE_FAILURE
-
-
-def test_more_siblings_keep_more():
+def test_more_siblings_keep_more(monkeypatch):
     """How often one of k guesses for a place is kept never falls with k."""
-    target, draft = tables(2, zeros=0)
-    shares = []
+    use_worlds(monkeypatch)
+    (target, draft), shares = tables(2, zeros=0), []
     for k in range(1, 4):
-        with pytest.MonkeyPatch.context() as patch:
-            use_worlds(patch)
-            found = every_world(lambda w, k=k: one_round(w, target, draft, [-1] * k))
+        found = every_world(lambda w, k=k: one_round(w, target, draft, [-1] * k))
         shares.append(sum(p for said, p in found.items() if len(said) > 1))
     assert shares[0] == pytest.approx(acceptance_rate(target[()], draft[()]))
     assert shares == sorted(shares) and shares[0] < shares[1]
@@ -345,18 +308,17 @@ def random_alpha(rng, n_levels, n_ranks):
     return rng.dirichlet(np.ones(n_ranks + 1), n_levels)[:, :n_ranks]
 
 
-@pytest.mark.parametrize("n", range(6))
-@pytest.mark.parametrize("falling", [True, False])
-def test_no_tree_beats_the_best(n, falling):
-    rng = np.random.default_rng(n)
-    for _ in range(5):
-        alpha = random_alpha(rng, 3, 3)
-        alpha = -np.sort(-alpha, axis=1) if falling else alpha
+def test_no_tree_beats_the_best():
+    for n, falling in itertools.product(range(6), (True, False)):
+        rng = np.random.default_rng(n)
         fitting = [t for t in all_trees(n, 3) if max(map(len, branches(t, t)), default=0) <= 3]
-        most = max(expected_tree_tokens(alpha, t) for t in fitting)
-        tree = best_tree(alpha, n)
-        assert len(tree) == n
-        assert expected_tree_tokens(alpha, tree) == pytest.approx(most, abs=1e-12)
+        for _ in range(5):
+            alpha = random_alpha(rng, 3, 3)
+            alpha = -np.sort(-alpha, axis=1) if falling else alpha
+            most = max(expected_tree_tokens(alpha, t) for t in fitting)
+            tree = best_tree(alpha, n)
+            assert len(tree) == n
+            assert expected_tree_tokens(alpha, tree) == pytest.approx(most, abs=1e-12)
 
 
 def most_probable(alpha, n):
@@ -380,18 +342,14 @@ def test_where_alpha_falls_with_the_rank_the_most_probable_guesses_are_the_tree(
         assert got == pytest.approx(most_probable(alpha, n), abs=1e-12)
     # Else that promises what no tree has: the second sibling without the first.
     alpha = np.array([[0.1, 0.6]])
-    assert (
-        most_probable(alpha, 1) == 1.6 and expected_tree_tokens(alpha, best_tree(alpha, 1)) == 1.1
-    )
+    assert most_probable(alpha, 1) == 1.6
+    assert expected_tree_tokens(alpha, best_tree(alpha, 1)) == 1.1
 
 
-def test_one_guess_for_each_place_is_a_chain():
+def test_one_guess_for_each_place_is_a_chain_and_a_tree_ends_where_nothing_is_left():
     assert best_tree(np.full((6, 1), 0.7), 4) == [-1, 0, 1, 2]
     got = expected_tree_tokens(np.full((6, 1), 0.7), [-1, 0, 1, 2])
     assert got == pytest.approx(expected_tokens(0.7, 4))
-
-
-def test_a_tree_ends_where_nothing_is_left_to_guess():
     assert best_tree(np.array([[0.5, 0.3]]), 9) == [-1, -1]
     assert best_tree(np.full((3, 2), 0.4), 0) == []
 
@@ -447,10 +405,12 @@ def test_a_link_that_is_not_split_would_show(monkeypatch):
 # When to stop guessing
 
 
-def test_a_single_sequence_guesses_as_far_as_is_best():
+def test_a_single_sequence_guesses_as_far_as_is_best_and_free_guesses_are_all_made():
     for alpha in (0.2, 0.5, 0.7, 0.9):
         got = goodput_gamma(alpha, 1, lambda n, gamma: 1 + 0.12 * gamma, max_gamma=32)
         assert got == best_gamma(alpha, 0.12)
+    assert goodput_gamma(1, 64, lambda n, gamma: 1, max_gamma=5) == 5
+    assert goodput_gamma(0, 64, lambda n, gamma: 1) == 0
 
 
 @given(alpha=st.floats(0, 1), ridge=st.integers(8, 500))
@@ -463,11 +423,6 @@ def test_more_load_never_means_more_guesses(alpha, ridge):
     gammas = [goodput_gamma(alpha, n, step_s) for n in (1, 4, 16, 64, 256, 1024)]
     assert gammas == sorted(gammas, reverse=True)
     assert gammas[-1] == 0 or alpha == 1
-
-
-def test_free_guesses_are_all_made():
-    assert goodput_gamma(1, 64, lambda n, gamma: 1, max_gamma=5) == 5
-    assert goodput_gamma(0, 64, lambda n, gamma: 1) == 0
 
 
 # Rules that are not exact
@@ -490,21 +445,18 @@ def test_lenience_produces_something_between(target, draft, lenience):
     assert np.abs(got - target).sum() / 2 <= far + 1e-9
 
 
-def test_typical_is_what_stands_out():
-    """The threshold by hand, on a distribution that is sure and one that is not."""
-    sure, flat = np.array([0.97, 0.01, 0.01, 0.01]), np.full(4, 0.25)
-    assert typical_acceptance(sure).tolist() == [True, False, False, False]
-    assert typical_acceptance(flat).all()  # 0.3 · exp(-log 4) = 0.075 < 0.09
+def test_typical_is_what_stands_out_and_keeping_it_does_not_follow_the_target():
+    """The threshold by hand, on distributions that are sure and others that are not."""
+    rows = np.array([[0.97, 0.01, 0.01, 0.01], [0.5, 0.5, 0.0, 0.0], [0.92, 0.08, 0.0, 0.0]])
+    assert typical_acceptance(rows).astype(int).tolist() == [
+        [1, 0, 0, 0],
+        [1, 1, 0, 0],
+        [1, 0, 0, 0],
+    ]
+    assert typical_acceptance(np.full(4, 0.25)).all()  # 0.3 · exp(-log 4) = 0.075 < 0.09
     many = np.full(8, 0.125)
-    assert (
-        typical_acceptance(many).all()
-        and not typical_acceptance(many, delta=1.5, epsilon=0.2).any()
-    )
-    both = typical_acceptance(np.array([[0.5, 0.5, 0.0], [0.92, 0.08, 0.0]]))
-    assert both.tolist() == [[True, True, False], [True, False, False]]
-
-
-def test_keeping_the_typical_does_not_follow_the_target():
+    assert typical_acceptance(many).all()
+    assert not typical_acceptance(many, delta=1.5, epsilon=0.2).any()
     target, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.3, 0.5])
     kept = typical_acceptance(target).astype(float)
     got = accepted_distribution(draft, kept, np.eye(3)[0])
@@ -517,43 +469,42 @@ P = np.array([[0.5, 0.5], [0.5, 0.5], [0.5, 0.5]])
 RNG = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: tree_mask([0]), r"parents \[0\] must each be -1 or a guess before"),
-        (lambda: tree_mask([-2]), "parents"),
-        (lambda: branches([1, 2], [-1, 1]), "parents"),
-        (lambda: verify_tree_greedy([1], [-1], [1]), r"choices \(1\) must be one more than tokens"),
+def test_what_does_not_fit_is_refused():
+    def refused(message, function, *arguments):
+        with pytest.raises(ValueError, match=message):
+            function(*arguments)
+
+    one = np.array([[0.5]])
+    refused(r"parents \[0\] must each be -1 or a guess before", tree_mask, [0])
+    refused("parents", tree_mask, [-2])
+    refused("parents", branches, [1, 2], [-1, 1])
+    refused(r"choices \(1\) must be one more than tokens", verify_tree_greedy, [1], [-1], [1])
+    twice = r"tokens\[1\] is 4, as a sibling"
+    refused(twice, verify_tree_greedy, [1, 2, 3], [-1, -1], [4, 4])
+    refused(r"parents \(1\) and tokens \(2\)", verify_tree_greedy, [1, 2, 3], [-1], [4, 5])
+    refused(r"target \(3, 2\) must be \(n \+ 1, V\)", verify_tree, P, None, [-1], [0], RNG)
+    for message, target, draft, parents, tokens in (
+        (r"draft \(3, 2\) must be \(2, 2\)", P, P, [-1, 0], [0, 0]),
+        (r"tokens \[0, 2\] must be ids in 0", P, None, [-1, 0], [0, 2]),
+        ("target must hold a distribution", 2 * P, None, [-1, 0], [0, 1]),
+        ("draft must hold a distribution", P, 2 * P[1:], [-1, 0], [0, 1]),
         (
-            lambda: verify_tree_greedy([1, 2, 3], [-1, -1], [4, 4]),
-            r"tokens\[1\] is 4, as a sibling",
+            "draft must have one row for siblings, got unlike",
+            P,
+            np.tri(2) / [[1], [2]],
+            [-1, -1],
+            [0, 1],
         ),
-        (lambda: verify_tree_greedy([1, 2, 3], [-1], [4, 5]), r"parents \(1\) and tokens \(2\)"),
-        (lambda: verify_tree(P, None, [-1], [0], RNG), r"target \(3, 2\) must be \(n \+ 1, V\)"),
-        (lambda: verify_tree(P, P, [-1, 0], [0, 0], RNG), r"draft \(3, 2\) must be \(2, 2\)"),
-        (lambda: verify_tree(P, None, [-1, 0], [0, 2], RNG), r"tokens \[0, 2\] must be ids in 0"),
-        (lambda: verify_tree(2 * P, None, [-1, 0], [0, 1], RNG), "target must hold a distribution"),
-        (lambda: verify_tree(P, 2 * P[1:], [-1, 0], [0, 1], RNG), "draft must hold a distribution"),
-        (
-            lambda: verify_tree(P, np.array([[1.0, 0], [0.5, 0.5]]), [-1, -1], [0, 1], RNG),
-            r"draft must have one row for siblings, got unlike \[0, 1\]",
-        ),
-        (
-            lambda: verify_tree(P, np.eye(2)[[1, 1]], [-1, 0], [0, 1], RNG),
-            r"tokens\[0\] is 0, which draft has with probability 0",
-        ),
-        (lambda: expected_tree_tokens(np.ones((1, 2)), [-1]), "alpha must be"),
-        (lambda: expected_tree_tokens(np.array([[0.5]]), [-1, 0]), "rank 0 at depth 1"),
-        (lambda: expected_tree_tokens(np.array([[0.5]]), [-1, -1]), "rank 1 at depth 0"),
-        (lambda: best_tree(np.array([0.5]), 1), "alpha must be"),
-        (lambda: best_tree(np.array([[0.5]]), -1), "n_guesses"),
-        (lambda: tree_attention(*np.zeros((3, 1, 1, 2, 1)), tree_mask([-1])), r"mask \(1, 1\)"),
-        (lambda: SuffixAutomaton([1, 1]).propose(-1), "n must"),
-        (lambda: typical_acceptance(np.array([1.0, 1.0])), "target must hold"),
-        (lambda: accepted_distribution(P[0], 2 * P[0] + 1, P[0]), "accept must hold probabilities"),
-        (lambda: goodput_gamma(0.5, 1, lambda n, gamma: 0), r"step_s must be above 0, got 0"),
-    ],
-)
-def test_what_does_not_fit_is_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+        (r"tokens\[0\] is 0, which draft has with", P, np.eye(2)[[1, 1]], [-1, 0], [0, 1]),
+    ):
+        refused(message, verify_tree, target, draft, parents, tokens, RNG)
+    refused("alpha must be", expected_tree_tokens, np.ones((1, 2)), [-1])
+    refused("rank 0 at depth 1", expected_tree_tokens, one, [-1, 0])
+    refused("rank 1 at depth 0", expected_tree_tokens, one, [-1, -1])
+    refused("alpha must be", best_tree, one[0], 1)
+    refused("n_guesses", best_tree, one, -1)
+    refused(r"mask \(1, 1\)", tree_attention, *np.zeros((3, 1, 1, 2, 1)), tree_mask([-1]))
+    refused("n must", SuffixAutomaton([1, 1]).propose, -1)
+    refused("target must hold", typical_acceptance, np.array([1.0, 1.0]))
+    refused("accept must hold probabilities", accepted_distribution, P[0], 2 * P[0] + 1, P[0])
+    refused("step_s must be above 0, got 0", goodput_gamma, 0.5, 1, lambda n, gamma: 0)

@@ -15,6 +15,8 @@ from firsttoken.drafts_torch import (
     MultiTokenHeads,
     RecurrentHead,
     attend_own,
+    last_layer,
+    through_layer,
 )
 from firsttoken.llama import Llama
 from firsttoken.llama_torch import Llama as TorchLlama
@@ -28,11 +30,11 @@ CONFIG = """{"model_type": "llama", "vocab_size": 30, "hidden_size": 16, "interm
 "tie_word_embeddings": true, "eos_token_id": 0}"""
 
 
-def weights():
+def weights(arch=ARCH):
     rng = np.random.default_rng(0)
     return {
         name: (rng.normal(size=s) * 0.4 + ("norm" in name)).astype(np.float32)
-        for name, s in weight_shapes(ARCH).items()
+        for name, s in weight_shapes(arch).items()
     }
 
 
@@ -88,66 +90,61 @@ def said_in_numpy(draft, target, n_text, n_steps):
     return np.array(said)
 
 
-@pytest.mark.parametrize("n_text", [5, 8, 11])
-def test_eagle_s_own_steps_are_its_guesses_one_by_one(
-    target, torch_target, eagle, tmp_path, n_text
-):
+def test_eagle_s_own_steps_are_its_guesses_one_by_one(target, eagle, tmp_path, monkeypatch):
     """Step j at position t: what it says when it guesses, with its own last j features."""
     draft, n_steps = EagleDraft(target, stored(eagle, tmp_path)), 4
     features = torch.from_numpy(target.features([TOKENS[:-1]]))
     said = eagle(features, torch.tensor([TOKENS[1:]]), n_steps)[:, 0].numpy()
-    expected = said_in_numpy(draft, target, n_text, n_steps)
-    got = [said[step, n_text - 2 + step] for step in range(n_steps)]
-    np.testing.assert_allclose(got, expected, atol=1e-4)
+    for n_text in (5, 8, 11):
+        expected = said_in_numpy(draft, target, n_text, n_steps)
+        got = [said[step, n_text - 2 + step] for step in range(n_steps)]
+        np.testing.assert_allclose(got, expected, atol=1e-4)
+
+    # All keys of the first step, or its own one place off, would show.
+    for kept in (
+        lambda steps: steps[:1],
+        lambda steps: [steps[0], *((k.roll(1, 2), v.roll(1, 2)) for k, v in steps[1:])],
+    ):
+        monkeypatch.setattr(
+            "firsttoken.drafts_torch.attend_own",
+            lambda q, steps, kept=kept: attend_own(q, kept(steps)),
+        )
+        said = eagle(features, torch.tensor([TOKENS[1:]]), 3)[:, 0].numpy()
+        assert np.abs(said[2, 11] - expected[2]).max() > 1e-3
 
 
-@pytest.mark.parametrize("wrong", ["all keys of the first step", "own keys one place off"])
-def test_other_attention_of_the_own_steps_would_show(wrong, target, eagle, tmp_path, monkeypatch):
-    def astray(q, steps):
-        if len(steps) == 1:
-            return attend_own(q, steps)
-        if wrong == "all keys of the first step":
-            return attend_own(q, steps[:1])
-        return attend_own(q, [steps[0], *((k.roll(1, 2), v.roll(1, 2)) for k, v in steps[1:])])
-
-    monkeypatch.setattr("firsttoken.drafts_torch.attend_own", astray)
-    draft = EagleDraft(target, stored(eagle, tmp_path))
-    features = torch.from_numpy(target.features([TOKENS[:-1]]))
-    said = eagle(features, torch.tensor([TOKENS[1:]]), 3)[:, 0].numpy()
-    assert np.abs(said[2, 10] - said_in_numpy(draft, target, 10, 3)[2]).max() > 1e-3
-
-
-def test_eagle_starts_as_the_last_layer_on_the_feature_itself(torch_target):
+def test_layers_start_as_the_target_s_last_on_the_feature_itself(torch_target):
+    """Each by itself. Of EAGLE, whose embedding has no weight yet, tables are not trained."""
     network = Eagle(torch_target)
     features, follow = torch.randn(1, 5, 16), torch.tensor([[1, 2, 3, 4, 5]])
     here, other = (network(features, torch.full_like(follow, i)) for i in (1, 2))
-    assert torch.equal(here, other)  # the embedding has no weight yet
-    last = dict(torch_target.model.layers[1].named_parameters())
-    for name, weight in network.layer.model.layers[0].named_parameters():
-        assert torch.equal(weight, last[name])
+    assert torch.equal(here, other)
     learned = [name for name, p in network.named_parameters() if p.requires_grad]
     assert not any("embed" in name or "lm_head" in name for name in learned)
+    last = dict(torch_target.model.layers[1].named_parameters())
+    heads = MultiTokenHeads(2, torch_target).heads
+    for layer in (network.layer, *heads):
+        for name, weight in layer.model.layers[0].named_parameters():
+            assert torch.equal(weight, last[name]) and weight.requires_grad
+    first, second = (head.model.layers[0].mlp.up_proj.weight for head in heads)
+    assert first.data_ptr() != second.data_ptr()
 
 
-def test_untrained_heads_say_what_the_target_says(target):
+def test_heads_say_the_same_in_numpy_and_untrained_what_the_target_says(target):
     """Where W is 0 each head repeats the guess for the next token."""
-    features = torch.from_numpy(target.features([TOKENS]))
-    network = MedusaHeads(3, 16)
-    assert all(torch.equal(said, features) for said in network(features))
-    draft = MedusaDraft(target, np.zeros((3, 16, 16)))
-    logits = draft.logits(features[0, -1].numpy())
-    np.testing.assert_allclose(logits, np.repeat(target([TOKENS])[0, -1:], 3, axis=0), atol=1e-4)
-
-
-def test_heads_say_the_same_in_numpy(target):
-    torch.manual_seed(1)
-    network = MedusaHeads(3, 16).requires_grad_(False)
-    for head in network.heads:
-        torch.nn.init.normal_(head.weight, std=0.3)
     features = target.features([TOKENS])
-    said = network(torch.from_numpy(features))[:, 0, -1].numpy()
-    draft = MedusaDraft(target, np.stack([head.weight.numpy() for head in network.heads]))
-    np.testing.assert_allclose(draft.logits(features[0, -1]), target.logits(said), atol=1e-4)
+    network = MedusaHeads(3, 16).requires_grad_(False)
+    assert all(
+        torch.equal(said, torch.from_numpy(features))
+        for said in network(torch.from_numpy(features))
+    )
+    torch.manual_seed(1)
+    for init in (torch.nn.init.zeros_, lambda w: torch.nn.init.normal_(w, std=0.3)):
+        for head in network.heads:
+            init(head.weight)
+        said = network(torch.from_numpy(features))[:, 0, -1].numpy()
+        draft = MedusaDraft(target, np.stack([head.weight.numpy() for head in network.heads]))
+        np.testing.assert_allclose(draft.logits(features[0, -1]), target.logits(said), atol=1e-4)
 
 
 def test_multi_token_heads_say_the_same_in_numpy(target, torch_target):
@@ -171,8 +168,7 @@ def test_multi_token_heads_say_the_same_in_numpy(target, torch_target):
     np.testing.assert_allclose(got, target.logits(said[:, -1]), atol=1e-4)
 
 
-@pytest.mark.parametrize("n_text", [5, 9])
-def test_the_recurrent_head_s_steps_are_its_guesses_one_by_one(target, torch_target, n_text):
+def test_the_recurrent_head_s_steps_are_its_guesses_one_by_one(target, torch_target):
     torch.manual_seed(3)
     network = RecurrentHead(torch_target, n_inner=20).requires_grad_(False)
     untrained = network(torch.ones(1, 4, 16), torch.tensor([[1, 2, 3, 4]]), 3)
@@ -182,6 +178,98 @@ def test_the_recurrent_head_s_steps_are_its_guesses_one_by_one(target, torch_tar
     draft = RecurrentDraft(target, (network.read.weight.numpy(), network.write.weight.numpy()))
     features = torch.from_numpy(target.features([TOKENS[:-1]]))
     said = network(features, torch.tensor([TOKENS[1:]]), 4)[:, 0].numpy()
-    expected = said_in_numpy(draft, target, n_text, 4)
-    np.testing.assert_allclose(said[:, n_text - 2], expected, atol=1e-4)
-    assert np.abs(said[1:, n_text - 1] - expected[1:]).max() > 1e-2  # of another place
+    for n_text in (5, 9):
+        expected = said_in_numpy(draft, target, n_text, 4)
+        np.testing.assert_allclose(said[:, n_text - 2], expected, atol=1e-4)
+        assert np.abs(said[1:, n_text - 1] - expected[1:]).max() > 1e-2  # of another place
+
+
+def causal(layer, q, k, v):
+    assert layer == 0  # of a model of one layer
+    return torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, is_causal=True, enable_gqa=True
+    )
+
+
+def test_the_last_layer_makes_the_target_s_features_of_what_comes_to_it():
+    """With the target's positions and norms; trained, but for the embedding."""
+    deep = ARCH.replace(n_layers=3)
+    for rope_theta, norm_eps in ((10000.0, 1e-5), (50.0, 0.5)):
+        target = TorchLlama(deep, weights(deep), rope_theta, norm_eps=norm_eps)
+        into, out = [], []
+        target.model.layers[2].register_forward_pre_hook(
+            lambda _, args, to=into: to.append(args[0])
+        )
+        target.model.norm.register_forward_hook(lambda _, args, got, to=out: to.append(got))
+        target([TOKENS])
+        layer = last_layer(target)
+        np.testing.assert_allclose(
+            through_layer(layer, into[0], causal).detach(), out[0], atol=1e-5
+        )
+        assert layer.arch == ARCH.replace(n_layers=1)
+        assert (layer.rope_theta, layer.norm_eps) == (rope_theta, norm_eps)
+        frozen = {name for name, p in layer.named_parameters() if not p.requires_grad}
+        assert frozen == {"model.embed_tokens.weight"}
+        assert not any(p.requires_grad for p in target.parameters())
+
+
+def test_a_step_s_attention_key_by_key():
+    """Written out: position t of step j sees j keys of its own way, and the first ones up to t - j.
+
+    Before position j there is no such way, and nothing is asked.
+    """
+    for n_steps in (1, 2, 3, 4):
+        generator, own = torch.Generator().manual_seed(0), n_steps - 1
+        q = torch.randn(2, 4, 7, 8, generator=generator)
+        stored = [tuple(torch.randn(2, 2, 2, 7, 8, generator=generator)) for _ in range(n_steps)]
+        got = attend_own(q, stored)
+        assert got.shape == q.shape
+        for t in range(own, 7):
+            seen = [(0, at) for at in range(t - own + 1)]
+            seen += [(i, t - own + i) for i in range(1, n_steps)]
+            k, v = (
+                torch.stack([stored[step][kind][:, :, at] for step, at in seen], dim=2)
+                for kind in (0, 1)
+            )
+            expected = torch.nn.functional.scaled_dot_product_attention(
+                q[:, :, t : t + 1], k, v, enable_gqa=True
+            )
+            np.testing.assert_allclose(got[:, :, t : t + 1], expected, atol=1e-6)
+
+
+def test_a_network_makes_one_step_unless_asked_for_more(torch_target):
+    features, follow = torch.randn(2, 5, 16), torch.randint(30, (2, 5))
+    eagle, recurrent = Eagle(torch_target), RecurrentHead(torch_target)
+    assert recurrent.read.weight.shape == (384, 2 * 16)
+    assert recurrent.write.weight.shape == (16, 384)
+    for network in (eagle, recurrent):
+        for layer in (network.fc,) if network is eagle else (network.read, network.write):
+            torch.nn.init.normal_(layer.weight, std=0.3)
+        one, three = network(features, follow), network(features, follow, 3)
+        assert one.shape == (1, 2, 5, 16) and three.shape == (3, 2, 5, 16)
+        np.testing.assert_allclose(one[0].detach(), three[0].detach(), atol=1e-5)
+    assert MedusaHeads(3, 16)(features).shape == (3, 2, 5, 16)
+    assert MultiTokenHeads(2, torch_target)(features).shape == (2, 2, 5, 16)
+
+
+def test_no_layer_has_a_bias_and_the_target_s_table_is_not_stored(torch_target):
+    networks = [Eagle(torch_target), RecurrentHead(torch_target, 8), MedusaHeads(2, 16)]
+    for network in networks:
+        assert not any("bias" in name for name in network.state_dict())
+    recurrent = networks[1]
+    assert set(recurrent.state_dict()) == {"read.weight", "write.weight"}
+    assert recurrent.embedding is torch_target.model.embed_tokens.weight
+
+
+def test_no_head_sees_what_comes_after_its_place(torch_target):
+    """In step j the first j places have no way of their own yet, and mean nothing."""
+    features = torch.randn(1, 9, 16, generator=torch.Generator().manual_seed(0))
+    follow = torch.randint(30, (1, 9), generator=torch.Generator().manual_seed(0))
+    heads, eagle = MultiTokenHeads(2, torch_target), Eagle(torch_target)
+    torch.nn.init.normal_(eagle.fc.weight, std=0.3)
+    whole, part = heads(features).detach(), heads(features[:, :5]).detach()
+    np.testing.assert_allclose(whole[:, :, :5], part, atol=1e-5)
+    whole, part = eagle(features, follow, 3), eagle(features[:, :5], follow[:, :5], 3)
+    for step in range(3):
+        got, expected = (said[step, :, step:5].detach() for said in (whole, part))
+        np.testing.assert_allclose(got, expected, atol=1e-5)

@@ -8,10 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.nn.attention.flex_attention import flex_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from firsttoken import flash, flash_torch
+from firsttoken import flash_torch
 from firsttoken.attention import attention
 
 
@@ -34,98 +33,67 @@ heads = st.sampled_from([(1, 1), (2, 1), (4, 2), (3, 3), (6, 2)])
     sizes=sizes,
     heads=heads,
     batch=st.integers(1, 3),
-    block_q=st.integers(1, 14),
-    block_k=st.integers(1, 14),
-    causal=st.booleans(),
-)
-def test_equals_attention_for_any_sizes_and_blocks(sizes, heads, batch, block_q, block_k, causal):
-    q, k, v = tensors(*sizes, *heads, batch, v_dim=5)
-    got = flash_torch.flash_attention(q, k, v, block_q, block_k, causal)
-    np.testing.assert_allclose(got, reference(q, k, v, causal), atol=1e-12)
-
-
-@given(
-    sizes=sizes,
-    heads=heads,
-    batch=st.integers(1, 3),
+    blocks=st.tuples(st.integers(1, 14), st.integers(1, 14)),
     n_splits=st.integers(1, 14),
     causal=st.booleans(),
 )
-def test_splits_equal_attention(sizes, heads, batch, n_splits, causal):
+def test_equals_attention_for_any_sizes_and_blocks(sizes, heads, batch, blocks, n_splits, causal):
     q, k, v = tensors(*sizes, *heads, batch, v_dim=5)
+    expected = reference(q, k, v, causal)
+    got = flash_torch.flash_attention(q, k, v, *blocks, causal)
+    np.testing.assert_allclose(got, expected, atol=1e-12)
     got = flash_torch.split_kv_attention(q, k, v, n_splits, causal)
-    np.testing.assert_allclose(got, reference(q, k, v, causal), atol=1e-12)
+    np.testing.assert_allclose(got, expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
-@pytest.mark.parametrize(("t", "s"), [(1, 1), (1, 1100), (600, 600), (300, 1300)])
-def test_equals_torch(t, s, n_kv_heads, causal):
+def test_equals_torch():
     """With blocks as large as they are by default; float32."""
-    q, k, v = tensors(t, s, n_kv_heads=n_kv_heads, dtype=torch.float32)
-    mask = torch.ones(t, s, dtype=torch.bool).tril(s - t) if causal else None
-    expected = torch.nn.functional.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, enable_gqa=True
-    )
-    for got in (
-        flash_torch.flash_attention(q, k, v, causal=causal),
-        flash_torch.split_kv_attention(q, k, v, 7, causal),
-    ):
-        torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
+    shapes, ratios = [(1, 1), (1, 1100), (600, 600), (300, 1300)], [1, 2, 4]
+    for (t, s), n_kv_heads, causal in itertools.product(shapes, ratios, [True, False]):
+        q, k, v = tensors(t, s, n_kv_heads=n_kv_heads, dtype=torch.float32)
+        mask = torch.ones(t, s, dtype=torch.bool).tril(s - t) if causal else None
+        expected = torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, enable_gqa=True
+        )
+        for got in (
+            flash_torch.flash_attention(q, k, v, causal=causal),
+            flash_torch.split_kv_attention(q, k, v, 7, causal),
+        ):
+            torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
-def test_equals_flex_attention(n_kv_heads):
-    """The reference too: the rule of the mask as a function of two positions."""
-    t, s = 40, 90
-    q, k, v = tensors(t, s, n_kv_heads=n_kv_heads)
-
-    def rule(score, b, h, i, key):
-        return torch.where(key <= i + s - t, score, -math.inf)
-
-    expected = flex_attention(q, k, v, rule, enable_gqa=True)
-    fast = flash_torch.flash_attention(q, k, v, 16, 32)
-    torch.testing.assert_close(fast, expected, atol=1e-12, rtol=0)
-    arrays = (x.numpy() for x in (q, k, v))
-    np.testing.assert_allclose(flash.flash_attention(*arrays, 16, 32), expected, atol=1e-12)
-
-
-@pytest.mark.parametrize("n_threads", [1, 2, 3])
-def test_any_number_of_threads(n_threads):
+def test_any_number_of_threads():
     """As many heads go side by side as there are threads: the last time, fewer."""
     q, k, v = tensors(9, 20, 8, 4)
     before = torch.get_num_threads()
-    torch.set_num_threads(n_threads)
     try:
-        got = flash_torch.flash_attention(q, k, v, 4, 4)
-        split = flash_torch.split_kv_attention(q, k, v, 3)
+        for n_threads in (1, 2, 3):
+            torch.set_num_threads(n_threads)
+            for got in (
+                flash_torch.flash_attention(q, k, v, 4, 4),
+                flash_torch.split_kv_attention(q, k, v, 3),
+            ):
+                np.testing.assert_allclose(got, reference(q, k, v), atol=1e-12)
     finally:
         torch.set_num_threads(before)
-    np.testing.assert_allclose(got, reference(q, k, v), atol=1e-12)
-    np.testing.assert_allclose(split, reference(q, k, v), atol=1e-12)
 
 
 ATTEND = [flash_torch.flash_attention, lambda *qkv: flash_torch.split_kv_attention(*qkv, 3)]
 
 
-@pytest.mark.parametrize("attend", ATTEND)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_computed_with_in_single(attend, dtype):
-    q, k, v = (x.to(dtype) for x in tensors(70, 3000, head_dim=64))
-    got = attend(q, k, v)
-    assert got.dtype == torch.float32
-    np.testing.assert_allclose(got, reference(*(x.double() for x in (q, k, v))), atol=1e-4)
-    assert torch.allclose(attend(0 * q, k, torch.ones_like(v)), torch.ones(()), rtol=1e-5)
-
-
-@pytest.mark.parametrize("attend", ATTEND)
-@pytest.mark.parametrize("sign", [1, -1])
-def test_large_scores_do_not_overflow(attend, sign):
-    q, k, v = tensors(90, 90, 1, 1, 1, 1)
-    q, k = torch.full_like(q, 1e4), sign + k / 1e4
-    got = attend(q, k, v)
-    np.testing.assert_allclose(got, reference(q, k, v), atol=1e-9)
+def test_half_precision_is_computed_with_in_single_and_else_the_widest_format():
+    for attend, dtype in itertools.product(ATTEND, [torch.float16, torch.bfloat16]):
+        q, k, v = (x.to(dtype) for x in tensors(70, 3000, head_dim=64))
+        got = attend(q, k, v)
+        assert got.dtype == torch.float32
+        np.testing.assert_allclose(got, reference(*(x.double() for x in (q, k, v))), atol=1e-4)
+        assert torch.allclose(attend(0 * q, k, torch.ones_like(v)), torch.ones(()), rtol=1e-5)
+    for attend, wide in itertools.product(ATTEND, range(3)):
+        inputs = tensors(6, 14, dtype=torch.float32)
+        inputs[wide] = inputs[wide].double()
+        got = attend(*inputs)
+        assert got.dtype == torch.float64
+        np.testing.assert_allclose(got, reference(*(x.double() for x in inputs)), atol=1e-12)
 
 
 def test_every_short_row_of_scores_in_every_blocking():
@@ -183,6 +151,51 @@ def test_no_scores_of_all_queries_and_keys_are_ever_held():
     assert by_hand.numbers == 2 * t * t
 
 
+def test_as_many_heads_as_threads_share_a_block_of_scores(monkeypatch):
+    """And no more than there are heads."""
+    q, k, v = tensors(256, 256, 8, 4, 1, 4, torch.float32)
+    for n_threads in (1, 2, 8):
+        monkeypatch.setattr(torch, "get_num_threads", lambda n=n_threads: n)
+        with Largest() as by_blocks:
+            got = flash_torch.flash_attention(q, k, v, 64, 128)
+        assert by_blocks.numbers == min(n_threads, 4) * 2 * 64 * 128
+        np.testing.assert_allclose(got, reference(q, k, v), atol=1e-5)
+
+
+def test_a_block_of_scores_fits_half_a_core_s_cache_by_default():
+    """512 KiB in float32 for each thread, as the docstring says, or what scores there are."""
+    for shape, numbers in [((300, 600, 1, 1, 1, 1), 512 * 256), ((5, 5, 2, 1, 1, 2), 2 * 5 * 5)]:
+        with Largest() as held:
+            flash_torch.flash_attention(*tensors(*shape, torch.float32))
+        assert held.numbers == numbers
+
+
+def test_keys_are_cut_into_runs_of_one_size_and_what_is_left_over(monkeypatch):
+    seen, real = [], flash_torch._runs
+
+    def watched(rows, k, v, first):
+        assert k.shape == v.shape
+        seen.append(tuple(k.shape[:2]))
+        return real(rows, k, v, first)
+
+    monkeypatch.setattr(flash_torch, "_runs", watched)
+    for n_keys, n_splits, runs in [
+        *((12, 3, [(3, 4)]), (14, 3, [(3, 4), (1, 2)]), (5, 5, [(5, 1)]), (5, 9, [(5, 1)])),
+        *((5, 1, [(1, 5)]), (7, 2, [(2, 3), (1, 1)])),
+    ]:
+        seen.clear()
+        flash_torch.split_kv_attention(*tensors(1, n_keys, 2, 1, 1), n_splits)
+        assert seen == runs, (n_keys, n_splits)
+
+
+def test_no_query_has_no_answer_and_results_ask_for_no_gradient():
+    for attend in ATTEND:
+        q, k, v = tensors(0, 3, v_dim=5)
+        assert attend(q, k, v).shape == (2, 4, 0, 5)
+        q, k, v = tensors(1, 1)
+        assert not attend(q.requires_grad_(), k, v).requires_grad
+
+
 def test_keys_in_the_future_are_not_read():
     q, k, v = tensors(6, 12)
     expected = reference(q[:, :, :2], k[:, :, :8], v[:, :, :8])
@@ -191,37 +204,15 @@ def test_keys_in_the_future_are_not_read():
     np.testing.assert_allclose(got, expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("shift", [-1, 1, -4, 4])
-def test_a_mask_that_is_off_would_show(shift):
-    q, k, v = tensors(6, 14)
-    mask = torch.ones(6, 14, dtype=torch.bool).tril(14 - 6 + shift)
-    wrong = torch.nn.functional.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, enable_gqa=True
-    )
-    assert (flash_torch.flash_attention(q, k, v, 3, 4) - wrong).abs().max() > 1e-2
-
-
-def test_a_dropped_block_and_a_plain_mean_would_show():
-    q, k, v = tensors(1, 14)
-    got = flash_torch.split_kv_attention(q, k, v, 3)
-    dropped = reference(q, k[:, :, :12], v[:, :, :12])
-    parts = [reference(q, k[:, :, i : i + 7], v[:, :, i : i + 7]) for i in (0, 7)]
-    for wrong in (dropped, np.mean(parts, axis=0)):
-        assert np.abs(got.numpy() - wrong).max() > 1e-2
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda q, k, v: flash_torch.flash_attention(q, k, v, 0), "block_q must be an integer"),
-        (lambda q, k, v: flash_torch.flash_attention(q, k, v, 1, 0), "block_k must be an integer"),
-        (lambda q, k, v: flash_torch.split_kv_attention(q, k, v, 0), "n_splits must be"),
-        (lambda q, k, v: flash_torch.flash_attention(k, q, q), "T = 5 queries, k only S = 2"),
-        (lambda q, k, v: flash_torch.split_kv_attention(q[:, :3], k, v, 2), "do not fit together"),
-        (lambda q, k, v: flash_torch.flash_attention(q[:, :3], k, v), "do not fit together"),
-    ],
-)
-def test_errors_name_what_is_wrong(call, message):
-    q, k, v = tensors(2, 5, 2, 2) if "T = 5" in message else tensors(2, 5)
-    with pytest.raises(ValueError, match=message):
-        call(q, k, v)
+def test_errors_name_what_is_wrong(subtests):
+    q, k, v = tensors(2, 5)
+    for call, message in [
+        (lambda: flash_torch.flash_attention(q, k, v, 0), "block_q must be an integer"),
+        (lambda: flash_torch.flash_attention(q, k, v, 1, 0), "block_k must be an integer"),
+        (lambda: flash_torch.split_kv_attention(q, k, v, 0), "n_splits must be"),
+        (lambda: flash_torch.flash_attention(k, q[:, :2], q[:, :2]), "T = 5 queries, k only S = 2"),
+        (lambda: flash_torch.split_kv_attention(q[:, :3], k, v, 2), "do not fit together"),
+        (lambda: flash_torch.flash_attention(q[:, :3], k, v), "do not fit together"),
+    ]:
+        with subtests.test(message), pytest.raises(ValueError, match=message):
+            call()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firsttoken import fragmentation
-from firsttoken.fragmentation import RESERVATIONS, last_block_waste, memory_waste
+from firsttoken.fragmentation import RESERVATIONS, Waste, last_block_waste, memory_waste
 
 
 def test_waste_of_the_last_block():
@@ -17,6 +17,7 @@ def test_waste_of_the_last_block():
     waste = last_block_waste(lengths, 16)
     assert waste.tolist() == [6, 15, 15, 0, 15, 12]
     assert round(waste.sum() / (lengths + waste).sum(), 3) == 0.179
+    assert last_block_waste([0], 16).tolist() == [0]  # nothing yet: no block
 
 
 @given(block_size=st.integers(1, 300), periods=st.integers(1, 5))
@@ -85,16 +86,68 @@ def test_every_slot_is_counted_once(lengths, policy, allocator, n_slots, block_s
     assert waste.batch * 2 <= n_slots
 
 
-@pytest.mark.parametrize("policy", RESERVATIONS)
-def test_everybody_gets_all_tokens(policy):
+def test_everybody_gets_all_tokens():
     """Equal requests, so the average can be written down: 4 at a time, prompts of 8, 8 more."""
-    waste = memory_waste([(8, 8)] * 40, 64, policy, max_length=16, block_size=8)
-    if policy != "paged":
-        # Held before each of the eight steps: 8 … 15 of 16 slots.
-        assert (waste.batch, waste.used, waste.internal, waste.external) == (4, 11.5 / 16, 0, 0)
-    else:
-        assert waste.used > 11.5 / 16
-        assert waste.batch > 4
+    for policy in RESERVATIONS:
+        waste = memory_waste([(8, 8)] * 40, 64, policy, max_length=16, block_size=8)
+        if policy == "paged":
+            assert waste.used > 11.5 / 16 and waste.batch > 4
+        else:  # held before each of the eight steps: 8 … 15 of 16 slots
+            assert waste == Waste(11.5 / 16, 4.5 / 16, 0, 0, 4)
+
+
+def test_waste_by_hand():
+    """Requests of three tokens and three more; for three steps one of them waits.
+
+    The sums are over these steps: tokens held, places kept for tokens to come and for none, free
+    places, and requests that run.
+    """
+    for policy, allocator, n_slots, (*parts, n_running) in (
+        # Two at a time, in places of 8: they hold 3, 4 and 5 tokens each, need 6, and leave.
+        ("max", "first_fit", 16, (6 + 8 + 10, 6 + 4 + 2, 3 * 4, 0, 3 * 2)),
+        # Three output tokens are rounded up to four: places of 7, and of 8 for the buddies.
+        ("pow2", "first_fit", 16, (6 + 8 + 10, 6 + 4 + 2, 3 * 2, 3 * 2, 3 * 2)),
+        ("pow2", "buddy", 16, (6 + 8 + 10, 6 + 4 + 2, 3 * 2, 3 * 2, 3 * 2)),
+        ("oracle", "first_fit", 12, (6 + 8 + 10, 6 + 4 + 2, 0, 0, 3 * 2)),
+        ("oracle", "buddy", 19, (6 + 8 + 10, 6 + 4 + 2, 0, 3 * 7, 3 * 2)),
+        # Four start, in a block of four each. All blocks are full after the first step, so the two
+        # that came last make room for the others; a slot that two blocks leave is of no use.
+        ("paged", "buddy", 17, (12 + 16 + 10, 4 + 0 + 2, 2 * 2, 3 * 1, 4 + 4 + 2)),
+    ):
+        options = {"max_length": 8, "block_size": 4, "allocator": allocator}
+        requests = [(3, 3)] * (5 if policy == "paged" else 3)
+        got = memory_waste(requests, n_slots, policy, **options)
+        shares = (pytest.approx(part / (3 * n_slots)) for part in parts)
+        assert got == Waste(*shares, n_running / 3), (policy, allocator)
+
+
+def test_requests_of_unequal_length_by_hand():
+    """Exact places in 10 slots: the third waits for one, the fourth for two."""
+    lengths = [(2, 2), (1, 4), (3, 1), (4, 2)]
+    # Step 1: places of 4 and 5, one slot free; 3 tokens held. Step 2: 5 tokens held; the first one
+    # leaves. Step 3: the third one takes its place; 3 + 3 held of 4 + 5, and leaves after a token.
+    # Step 4: the fourth needs 6 where 4 and 1 are free; 4 of 5 are held, and the second one leaves.
+    got = memory_waste(lengths, 10, "oracle", max_length=8, allocator="first_fit")
+    used, reserved, free = 3 + 5 + 6 + 4, 6 + 4 + 3 + 1, 1 + 1 + 1 + 5
+    assert got == Waste(*(pytest.approx(x / 40) for x in (used, reserved, 0, free)), 7 / 4)
+
+
+def test_places_by_hand():
+    """First fit takes the first hole that is large enough; buddies halve the smallest piece.
+
+    Twelve slots are a piece of eight and one of four.
+    """
+    memory = fragmentation._FirstFit(10)
+    assert [memory.place(size) for size in (2, 1, 3, 2)] == [(0, 2), (2, 1), (3, 3), (6, 2)]
+    memory.release(0, 2)
+    memory.release(3, 3)
+    assert [memory.place(size) for size in (3, 1, 2, 1)] == [(3, 3), (0, 1), (8, 2), (1, 1)]
+    assert memory.place(1) is None
+    memory = fragmentation._Buddy(12)
+    assert [memory.place(size) for size in (3, 3, 1, 2)] == [(8, 4), (0, 4), (4, 1), (6, 2)]
+    memory.release(0, 4)
+    assert memory.place(5) is None  # its other half is in use
+    assert memory.place(1) == (5, 1) and memory.place(4) == (0, 4)
 
 
 @given(
@@ -133,33 +186,39 @@ def test_allocators_hand_out_every_slot_once(kind, n_slots, steps):
     assert vars(memory) == whole
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda: last_block_waste([-3], 16),
-            r"n_tokens must be integers of at least 0, got \[-3\]",
-        ),
-        (lambda: last_block_waste([2.5], 16), "n_tokens must be integers of at least 0"),
-        (lambda: memory_waste([(1, 1)], 9, "lru"), "policy must be one of max, pow2"),
-        (lambda: memory_waste([(1, 1)], 9, "max", allocator="slab"), "allocator must be one of"),
-        (lambda: memory_waste([(1, 0)], 9, "max"), "n_output must be an integer of at least 1"),
-        (lambda: memory_waste([(9, 9)], 9, "max", max_length=17), "at most max_length 17"),
-        (lambda: memory_waste([(1, 1)], 9, "max"), "can never be placed in 9 slots"),
-        (lambda: memory_waste([(9, 9)], 16, "paged"), "18 tokens can never run in 16 slots"),
-        (lambda: memory_waste([(1, 1)], 64, "paged"), "all fit into 64 slots at once"),
-        (lambda: last_block_waste([1], 0), "block_size must be an integer of at least 1, got 0"),
-    ],
-)
-def test_what_cannot_be(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+def test_what_cannot_be():
+    def refused(message, function, *arguments, **options):
+        with pytest.raises(ValueError, match=message):
+            function(*arguments, **options)
+
+    count, one = "must be an integer of at least", [(1, 1)]
+    refused(r"n_tokens must be integers of at least 0, got \[-3\]", last_block_waste, [-3], 16)
+    refused("n_tokens must be integers of at least 0", last_block_waste, [2.5], 16)
+    refused(f"^block_size {count} 1, got 0", last_block_waste, [1], 0)
+    refused("policy must be one of max, pow2", memory_waste, one, 9, "lru")
+    refused("allocator must be one of", memory_waste, one, 9, "max", allocator="slab")
+    refused(f"n_output {count} 1", memory_waste, [(1, 0)], 9, "max")
+    refused("^lengths: n_prompt must be an integer", memory_waste, [(0, 1)], 9, "max")
+    refused(f"^n_slots {count} 1", memory_waste, one, 0, "max")
+    refused(f"^n_slots {count} 16", memory_waste, one, 15, "paged")
+    refused("^max_length must be an integer", memory_waste, one, 9, "max", max_length=0)
+    refused("^block_size must be an", memory_waste, one, 9, "paged", block_size=0)
+    refused("all fit into 16 slots at once", memory_waste, [], 16, "paged")
+    refused("all fit into 64 slots at once", memory_waste, one, 64, "paged")
+    refused("at most max_length 17", memory_waste, [(9, 9)], 9, "max", max_length=17)
+    refused("can never be placed in 9 slots", memory_waste, one, 9, "max")
+    refused("18 tokens can never run in 16 slots", memory_waste, [(9, 9)], 16, "paged")
 
 
-def test_defaults_of_a_memory():
-    """Blocks of 16, places for 2,048 tokens, and powers of two, as in the paper."""
+def test_the_smallest_memory_and_defaults():
+    """Two slots for requests of two tokens: one at a time, or two that have a block for one.
+
+    Unless told, blocks of 16, places for 2,048 tokens, and powers of two, as in the paper.
+    """
     lengths = [(10 + i % 7, 20 + i % 5) for i in range(400)]
     options = {"max_length": 2048, "block_size": 16, "allocator": "buddy"}
     for policy in RESERVATIONS:
+        got = memory_waste([(1, 1)] * 3, 2, policy, max_length=2, block_size=1)
+        assert got == (Waste(1, 0, 0, 0, 2) if policy == "paged" else Waste(0.5, 0.5, 0, 0, 1))
         said = memory_waste(lengths, 5000, policy, **options)
         assert memory_waste(lengths, 5000, policy) == said

@@ -47,34 +47,36 @@ def test_nothing_silenced_is_the_model(model, ids):
     seen = look_inside(model, ids)
     np.testing.assert_allclose(seen.next, expected_next(model, ids), atol=1e-6)
     assert (seen.next == seen.layers[-1]).all()
+    # Shares as the model computes them, probabilities in double precision.
+    assert (seen.attention.dtype, seen.layers.dtype) == (np.float32, np.float64)
 
 
-@pytest.mark.parametrize("heads", [[(5, 3)], [(0, 0), (0, 5), (3, 4)], [(7, 2), (7, 2)]])
-def test_a_silent_head_is_one_whose_output_has_no_weight(shipped, model, ids, heads):
+def test_a_silent_head_is_one_whose_output_has_no_weight(shipped, model, ids):
     """Its columns of the output matrix set to zero; a neighbour's would be another result."""
-    weights = dict(shipped.weights)
-    for layer, head in heads:
-        name = f"model.layers.{layer}.self_attn.o_proj.weight"
-        weights[name] = np.array(weights[name], dtype=np.float32)  # [D, N·H]
-        columns = slice(head * shipped.arch.head_dim, (head + 1) * shipped.arch.head_dim)
-        weights[name][:, columns] = 0
-    expected = expected_next(built(shipped, weights), ids)
-    np.testing.assert_allclose(look_inside(model, ids, heads).next, expected, atol=1e-6)
-    layer, head = heads[0]
-    neighbour = look_inside(model, ids, [(layer, (head + 1) % 6)]).next
-    assert abs(neighbour - expected).max() > 1e-3
+    for heads in ([(5, 3)], [(0, 0), (0, 5), (3, 4)], [(7, 2), (7, 2)]):
+        weights = dict(shipped.weights)
+        for layer, head in heads:
+            name = f"model.layers.{layer}.self_attn.o_proj.weight"
+            weights[name] = np.array(weights[name], dtype=np.float32)  # [D, N·H]
+            columns = slice(head * shipped.arch.head_dim, (head + 1) * shipped.arch.head_dim)
+            weights[name][:, columns] = 0
+        expected = expected_next(built(shipped, weights), ids)
+        np.testing.assert_allclose(look_inside(model, ids, heads).next, expected, atol=1e-6)
+        layer, head = heads[0]
+        neighbour = look_inside(model, ids, [(layer, (head + 1) % 6)]).next
+        assert abs(neighbour - expected).max() > 1e-3
 
 
-@pytest.mark.parametrize("n_layers", [1, 4, 7])
-def test_a_layer_says_what_a_model_of_so_many_layers_says(shipped, model, ids, n_layers):
-    kept = {
-        name: weight
-        for name, weight in shipped.weights.items()
-        if not name.startswith("model.layers.") or int(name.split(".")[2]) < n_layers
-    }
-    shorter = built(shipped, kept, n_layers=n_layers)
+def test_a_layer_says_what_a_model_of_so_many_layers_says(shipped, model, ids):
     seen = look_inside(model, ids)
-    np.testing.assert_allclose(seen.layers[n_layers - 1], expected_next(shorter, ids), atol=1e-6)
+    for n_layers in (1, 4, 7):
+        kept = {
+            name: weight
+            for name, weight in shipped.weights.items()
+            if not name.startswith("model.layers.") or int(name.split(".")[2]) < n_layers
+        }
+        expected = expected_next(built(shipped, kept, n_layers=n_layers), ids)
+        np.testing.assert_allclose(seen.layers[n_layers - 1], expected, atol=1e-6)
 
 
 def test_attention_of_the_first_layer_by_hand(model, ids):
@@ -91,20 +93,28 @@ def test_attention_of_the_first_layer_by_hand(model, ids):
     np.testing.assert_allclose(attention.sum(-1), 1, atol=1e-5)
 
 
+def test_a_window_is_looked_through(shipped, ids):
+    """Every other layer sees the last four tokens alone, and what is shown is what was read."""
+    windowed = built(shipped, window=4, local_layers=range(0, 8, 2))
+    seen = look_inside(windowed, ids)
+    np.testing.assert_allclose(seen.next, expected_next(windowed, ids), atol=1e-6)
+    hidden = np.tril_indices(len(ids), -4)
+    assert (seen.attention[::2, :, *hidden] == 0).all()
+    assert (seen.attention[1::2, :, *hidden] > 0).all()
+
+
 def test_a_silent_head_still_reads_and_only_later_layers_change(model, ids):
     whole, without = look_inside(model, ids), look_inside(model, ids, [(3, 4)])
     np.testing.assert_array_equal(whole.attention[:4], without.attention[:4])
     assert (abs(whole.attention[4:] - without.attention[4:]).max(axis=(1, 2, 3)) > 1e-3).all()
 
 
-@pytest.mark.parametrize("heads", [[(8, 0)], [(0, 6)], [(-1, 0)]])
-def test_an_unknown_head_is_refused(model, heads):
-    with pytest.raises(ValueError, match="8 layers with 6 heads"):
-        look_inside(model, [0], heads)
-
-
-def test_no_tokens_and_unknown_ones_are_refused(model):
-    with pytest.raises(ValueError, match="at least 1 token"):
-        look_inside(model, [])
-    with pytest.raises(ValueError, match="1024"):
-        look_inside(model, [5, 1024])
+def test_unknown_heads_and_tokens_are_refused(model):
+    for tokens, heads, message in [
+        *[([0], [head], "8 layers with 6 heads") for head in ((8, 0), (0, 6), (-1, 0), (0, -1))],
+        ([], [], "at least 1 token"),
+        ([1.9], [], "must be integers"),
+        ([5, 1024], [], "1024"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            look_inside(model, tokens, heads)

@@ -1,5 +1,6 @@
 """Interview questions: unambiguous, computed, linked; the draw and the score."""
 
+import json
 import math
 import re
 from collections import Counter
@@ -8,14 +9,17 @@ from pathlib import Path
 import nbformat
 import numpy as np
 import pytest
+from bs4 import BeautifulSoup
 from docutils.nodes import make_id
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firsttoken.exercises.page import section_link
+from firsttoken import interview
+from firsttoken.exercises.page import script_tag, section_link, style_tag
 from firsttoken.interview import QUESTIONS, Choice, Explain, Number, chapter, draw, score_by_topic
 from firsttoken.interview.page import N_DRAWN, mock_interview
-from firsttoken.interview.questions import costs
+from firsttoken.interview.question import MINUTES
+from firsttoken.interview.questions import costs, facts
 from firsttoken.start import CHAPTERS
 from test_chapters import ASIDE, TACTLESS
 
@@ -27,7 +31,7 @@ NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 # Worked again by hand, from what the question itself says; nothing here calls the library.
 KAPPA_8B = 2 * 32 * 8 * 128 * 2  # bytes of bf16 cache a token takes
 KAPPA_70B = 2 * 80 * 8 * 128 * 2
-P_8B, P_70B, P_13B = 8.030e9, 70.55e9, 13.016e9
+P_8B, P_70B = 8.030e9, 70.554e9
 BY_HAND = {
     "start-training-tokens": 15 * 3,
     "start-flops-v3": 2 * 36.6,
@@ -127,71 +131,78 @@ def test_enough_questions_of_every_kind_for_every_chapter():
     assert all(n >= 20 for n in Counter(q.level for q in QUESTIONS).values())
 
 
-def test_no_question_twice():
-    assert len(set(names(QUESTIONS))) == len(QUESTIONS)
-    assert len({q.text for q in QUESTIONS}) == len(QUESTIONS)
+def test_no_question_twice_and_all_in_the_order_of_the_book():
+    assert len(set(names(QUESTIONS))) == len({q.text for q in QUESTIONS}) == len(QUESTIONS)
     # The page knows a question by this name; an interview under way is kept by the other.
     assert len({q.quiz.quiz_id for q in QUESTIONS}) == len(QUESTIONS)
     assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", name) for name in names(QUESTIONS))
-
-
-def test_questions_stand_in_the_order_of_the_book():
     stems = [question.chapter for question in QUESTIONS]
     assert stems == sorted(stems)
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=names(QUESTIONS))
-def test_the_section_to_read_exists(question):
-    assert headings(question.chapter).count(question.section) == 1
-    link = section_link(question.about, question.section)
-    assert f'data-page="{question.chapter}.html#{make_id(question.section)}"' in link
+def test_the_sections_to_read_exist():
+    there = {stem: headings(stem) for stem in CHAPTERS}
+    for question in QUESTIONS:
+        assert there[question.chapter].count(question.section) == 1, question.id
+        link = section_link(question.about, question.section)
+        assert f'data-page="{question.chapter}.html#{make_id(question.section)}"' in link
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=names(QUESTIONS))
-def test_the_voice_of_the_book(question):
-    for text in texts(question):
-        assert not TACTLESS.search(text)
-        assert not ASIDE.search(text)
-        assert "$" not in text, "formulas are plain text: nothing is typeset in a template"
-        assert text == text.strip() and "  " not in text
-    assert len(question.code.splitlines()) <= 6
-    assert all(len(line) <= 72 for line in question.code.splitlines())
+def test_the_voice_of_the_book():
+    for question in QUESTIONS:
+        for text in texts(question):
+            assert not TACTLESS.search(text) and not ASIDE.search(text), question.id
+            assert "$" not in text, "formulas are plain text: nothing is typeset in a template"
+            assert text == text.strip() and "  " not in text, question.id
+        lines = question.code.splitlines()
+        assert len(lines) <= 6 and all(len(line) <= 72 for line in lines), question.id
 
 
 # Numbers.
 
 
-@pytest.mark.parametrize("question", NUMBERS, ids=names(NUMBERS))
-def test_the_number_is_what_one_gets_by_hand(question):
-    answer = question.answer()
-    assert answer == pytest.approx(BY_HAND[question.id], rel=max(question.rtol / 3, 1e-12))
-    assert question.quiz.grade(BY_HAND[question.id])[0]
-
-
-def test_all_numbers_are_worked_by_hand():
-    assert set(BY_HAND) == set(names(NUMBERS))
-
-
-@pytest.mark.parametrize("question", NUMBERS, ids=names(NUMBERS))
-def test_three_digits_are_enough(question):
+def test_each_number_is_what_one_gets_by_hand_and_three_digits_of_it_are_enough():
     """No rounding is ambiguous: the answer to three digits is right, in any of its units."""
-    answer = question.answer()
-    assert question.quiz.grade(f"{answer:.3g}")[0]
-    assert question.quiz.grade(f"{answer:.3g} {question.unit}")[0]
-    stated = f"To within {100 * question.rtol:g} %." if question.rtol else "Give the exact number."
-    assert question.quiz.question.endswith(stated)
+    assert set(BY_HAND) == set(names(NUMBERS))
+    for question in NUMBERS:
+        answer, right = question.answer(), BY_HAND[question.id]
+        near = pytest.approx(right, rel=1e-3 if question.rtol else 1e-12)
+        assert answer == near, question.id
+        for typed in (right, f"{answer:.3g}", f"{answer:.3g} {question.unit}"):
+            assert question.quiz.grade(typed)[0], (question.id, typed)
+        within = f"To within {100 * question.rtol:g} %."
+        assert question.quiz.question.endswith(within if question.rtol else "the exact number.")
 
 
-@pytest.mark.parametrize("question", NUMBERS, ids=names(NUMBERS))
-def test_every_slip_is_wrong_and_hears_why(question):
-    values = [float(wrong()) for wrong, _ in question.slips]
-    assert len(question.slips) >= 1
-    for value, (_, message) in zip(values, question.slips, strict=True):
-        right, said = question.quiz.grade(value)
-        assert not right and message in said
-        assert message in question.quiz.grade(f"{value:.4g}")[1]
-    # Two slips that give the same number could not have a message each.
-    assert len({f"{value:.3g}" for value in values}) == len(values)
+def test_every_slip_is_wrong_and_hears_why():
+    for question in NUMBERS:
+        values = [float(wrong()) for wrong, _ in question.slips]
+        assert values, question.id
+        for value, (_, message) in zip(values, question.slips, strict=True):
+            right, said = question.quiz.grade(value)
+            assert not right and message in said, question.id
+            assert message in question.quiz.grade(f"{value:.4g}")[1], question.id
+        # Two slips that give the same number could not have a message each.
+        assert len({f"{value:.3g}" for value in values}) == len(values), question.id
+
+
+def test_the_slips_about_latents_are_what_one_gets_by_hand():
+    """Twice the latent, no rotary key, one of each for 128 heads, one layer."""
+    asked = next(q for q in NUMBERS if q.id == "attention-mla-token")
+    slips = [float(wrong()) for wrong, _ in asked.slips]
+    assert slips == [61 * 1088 * 2, 61 * 512 * 2, 61 * 576 * 2 * 128, 576 * 2]
+
+
+def test_models_are_described_by_their_shapes():
+    """As published; heads are named once where each query has its own."""
+    assert facts._shape("Llama-3.1-8B") == (
+        "Llama-3.1-8B has 8.03 billion parameters, 32 layers, 32 query heads, 8 KV heads and heads "
+        "of 128 numbers."
+    )
+    assert facts._shape("Llama-2-13B") == (
+        "Llama-2-13B has 13.02 billion parameters, 40 layers, 40 KV heads and heads of 128 numbers."
+    )
+    assert costs._bits_per_byte(3 * math.log(2), 2) == "1.50"
 
 
 def test_the_library_answers():
@@ -219,14 +230,14 @@ def test_the_most_common_slips_have_a_message():
 # Choices and explanations.
 
 
-@pytest.mark.parametrize("question", CHOICES, ids=names(CHOICES))
-def test_one_option_is_right_and_each_wrong_one_hears_why(question):
-    right, said = question.quiz.grade(question.right)
-    assert right and question.model_answer in said
-    assert 3 <= len(question.wrong) <= 4
-    for option, why in question.wrong:
-        assert question.quiz.grade(option) == (False, f"Not yet. {why}")
-    assert len({why for _, why in question.wrong}) == len(question.wrong)
+def test_one_option_is_right_and_each_wrong_one_hears_why():
+    for question in CHOICES:
+        right, said = question.quiz.grade(question.right)
+        assert right and question.model_answer in said, question.id
+        assert 3 <= len(question.wrong) <= 4, question.id
+        for option, why in question.wrong:
+            assert question.quiz.grade(option) == (False, f"Not yet. {why}"), question.id
+        assert len({why for _, why in question.wrong}) == len(question.wrong), question.id
 
 
 def test_the_right_option_does_not_show_by_its_length_or_place():
@@ -237,15 +248,28 @@ def test_the_right_option_does_not_show_by_its_length_or_place():
     assert max(places.values()) <= 0.5 * len(CHOICES)
 
 
-@pytest.mark.parametrize("question", EXPLAINS, ids=names(EXPLAINS))
-def test_an_explanation_has_points_and_a_model_answer(question):
-    assert 3 <= len(question.points) <= 5
-    assert len(question.model_answer) > 2 * max(map(len, question.points))
-    assert question.quiz.grade(list(question.points))[0]
-    assert question.quiz.grade(list(question.points[:-1])) == (
-        False,
-        f"{len(question.points) - 1} of {len(question.points)} points.",
-    )
+def test_an_explanation_has_points_and_a_model_answer():
+    for question in EXPLAINS:
+        points = list(question.points)
+        n = len(points)
+        assert 3 <= n <= 5, question.id
+        assert len(question.model_answer) > 2 * max(map(len, points)), question.id
+        assert question.quiz.grade(points)[0], question.id
+        assert question.quiz.grade(points[:-1]) == (False, f"{n - 1} of {n} points.")
+
+
+def test_bad_questions_are_refused():
+    good = {"id": "a-b", "chapter": "00_start", "section": "s", "level": 1, "text": "?"}
+    for change, message in (
+        ({"chapter": "18_more"}, "chapter of a-b must be one of"),
+        ({"level": 4}, "level of a-b must be 1, 2 or 3; got 4"),
+        ({"level": 0}, "level of a-b must be 1, 2 or 3; got 0"),
+        ({"section": " "}, "section of 'a-b' must be text"),
+        ({"text": "\n"}, "text of 'a-b' must be text"),
+        ({"id": " "}, "id of ' ' must be text"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Explain(**{**good, **change}, worked="w", points=("a", "b", "c"))
 
 
 # The draw.
@@ -282,11 +306,6 @@ def test_every_question_gets_its_turn():
     assert seen == set(names(QUESTIONS))
 
 
-def test_bad_draws_are_refused():
-    with pytest.raises(ValueError, match="n must not be negative, got -1"):
-        draw(QUESTIONS, -1, np.random.default_rng(0))
-
-
 # The score.
 
 
@@ -309,44 +328,118 @@ def test_no_point_is_lost(shares):
     assert sum(len(row.missed) for row in rows) == sum(share < 1 for share in shares)
 
 
-@pytest.mark.parametrize("shares", [[1], [1, 2], [0, -0.1]])
-def test_bad_shares_are_refused(shares):
-    with pytest.raises(ValueError, match="shares must"):
-        score_by_topic(QUESTIONS[:2], shares)
+def test_bad_draws_and_shares_are_refused():
+    with pytest.raises(ValueError, match="n must not be negative, got -1"):
+        draw(QUESTIONS, -1, np.random.default_rng(0))
+    for shares in ([1], [1, 2], [0, -0.1]):
+        with pytest.raises(ValueError, match="shares must"):
+            score_by_topic(QUESTIONS[:2], shares)
 
 
-# The page; what it does in a browser is in tests/browser/test_interview.py.
+# The page; what it does in a browser is in tests/check/browser/test_interview.py.
 
 
-def test_bad_questions_are_refused():
-    good = {"id": "a-b", "chapter": "00_start", "section": "s", "level": 1, "text": "?"}
-    for change, message in (
-        ({"chapter": "18_more"}, "chapter of a-b must be one of"),
-        ({"level": 4}, "level of a-b must be 1, 2 or 3; got 4"),
-        ({"section": " "}, "section of 'a-b' must be text"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            Explain(**{**good, **change}, worked="w", points=("a", "b", "c"))
+def parsed(shown) -> BeautifulSoup:
+    return BeautifulSoup(shown._repr_html_(), "html.parser")
 
 
 def test_a_chapter_shows_all_of_its_questions():
-    html = chapter("12_speculative")._repr_html_()
+    """Each with how hard it is and how long it takes."""
+    shown = chapter("12_speculative")
     here = [q for q in QUESTIONS if q.chapter == "12_speculative"]
-    assert html.count('class="ft-exercise ft-quiz"') == len(here)
-    assert html.count("<script>") == html.count("<style>") == 1
+    page = parsed(shown)
+    assert len(page.select(".ft-exercise.ft-quiz")) == len(here)
+    assert [about.text for about in page.select("p.ft-about")] == [
+        f"Difficulty {q.level}, {({1: 2, 2: 3, 3: 5})[q.level]} minutes" for q in here
+    ]
+    (outer,) = page.find_all(recursive=False)
+    assert outer["class"] == ["ft-questions"]  # what the style sheet knows it by
+    assert repr(shown) == "\n".join(repr(q.quiz) for q in here)
     with pytest.raises(ValueError, match="stem must be a chapter's"):
         chapter("12")
 
 
-def test_the_mock_interview_holds_every_question():
-    html = mock_interview()._repr_html_()
-    for question in QUESTIONS:
-        assert html.count(f'data-question="{question.id}"') == 2, "the question and its link"
+def test_a_page_brings_its_styles_and_scripts_once():
+    for shown, more in ((chapter("12_speculative"), []), (mock_interview(), ["interview"])):
+        html = shown._repr_html_()
+        assert html.count("<script>") == html.count("<style>") == 1
+        for style in ("exercises/exercises.css", "interview/interview.css"):
+            assert style_tag(style)[7:-8] in html
+        for script in ("exercises/store", "exercises/quizzes", *(f"interview/{m}" for m in more)):
+            assert script_tag(f"{script}.js").splitlines()[1] in html
+
+
+def test_the_page_has_every_part_that_its_script_looks_for():
+    page = parsed(mock_interview())
+    script = (Path(interview.__file__).parent / "interview.js").read_text()
+    named = set(re.findall(r"""find\("([^"]+)"\)|"(\.ft-[a-z-]+)"(?=.*\.map\(find\))""", script))
+    found = {one or other for one, other in named}
+    assert len(found) >= 20
+    for selector in found:
+        assert len(page.select(selector)) == 1, selector
+    assert json.loads(page.select_one(".ft-interview")["data-interview"]) == {
+        "n": N_DRAWN,
+        "minutes": {str(level): minutes for level, minutes in MINUTES.items()},
+    }
+
+
+def test_the_mock_interview_holds_every_question_and_where_to_read():
+    page = parsed(mock_interview())
+    cards = page.find(class_="ft-pool").find_all(recursive=False)
+    links = page.select(".ft-reading > li")
+    for card, link, question in zip(cards, links, QUESTIONS, strict=True):
+        assert card["data-question"] == link["data-question"] == question.id
+        assert (card["data-chapter"], card["data-level"]) == (question.chapter, str(question.level))
+        assert card["data-label"] == CHAPTERS[question.chapter].label
+        assert len(card.find_all(class_="ft-quiz")) == 1
+        assert question.section in link.text
+    said = repr(mock_interview())
+    assert f"{N_DRAWN} out of {len(QUESTIONS)} questions" in said
+    assert said.endswith("drawn in the page: JupyterLab and the site show it.")
+
+
+def test_what_the_page_says_before_the_script_runs():
+    """All parts but one note are hidden, and every topic and level is ticked."""
+    page = parsed(mock_interview())
+    for aside in page.select("template, script, style, .ft-reading"):
+        aside.extract()
+    labels = [about.label for about in CHAPTERS.values()]
+    levels = ["1, a fact and one step", "2, two ideas"]
+    levels += ["3, a decision, a diagnosis, or several steps"]
+    assert list(page.stripped_strings) == [
+        "The mock interview needs scripts. The questions below do not.",
+        *("Topics", "All", "None", *labels, "Difficulty", *levels, "Start the interview"),
+        *("Back", "End now", "Score by topic", "Topic", "Points", "Read again", "New interview"),
+    ]
+    hidden = page.select("[hidden]")
+    assert [part["class"][0] for part in hidden] == ["ft-setup", "ft-run", "ft-report"]
+    outside = page.find(class_="ft-interview").find_all(recursive=False)
+    assert [part["class"][0] for part in outside if part not in hidden] == ["ft-off"]
+    boxes = page.select("form.ft-setup label > input[type=checkbox]")
+    assert all(box.has_attr("checked") for box in boxes)
+    chosen = [(box["name"], box["value"]) for box in boxes]
+    assert chosen == [("chapter", stem) for stem in CHAPTERS] + [("level", n) for n in "123"]
+
+
+def test_the_page_is_said_aloud_as_it_is_seen():
+    """Focus goes to headings, the count is a status, and only one button sends the form."""
+    page = parsed(mock_interview())
+    for aside in page.select(".ft-pool"):
+        aside.extract()
+    headings = page.select("[role=heading][aria-level='3'][tabindex='-1']")
+    assert [heading["class"] for heading in headings] == [["ft-where"], ["ft-result"]]
+    assert page.select_one("[role=status]")["class"] == ["ft-matching"]
+    assert page.select_one("[role=timer]")["class"] == ["ft-time"]
+    assert [button["class"] for button in page.select("button[type=submit]")] == [["ft-start"]]
+    assert len(page.select("button[type=button]")) == len(page.select("button")) - 1
+    assert [head["scope"] for head in page.select("thead th")] == ["col"] * 3
+    form = page.select_one("form.ft-setup")
+    assert (form["method"], form["autocomplete"]) == ("dialog", "off")
+    # JupyterLab's single-letter commands would act on what is typed as an answer.
+    assert page.select_one(".ft-interview")["data-lm-suppress-shortcuts"] == "true"
 
 
 def test_the_appendix_shows_every_chapter():
     notebook = nbformat.read(NOTEBOOKS / "B_interview.ipynb", as_version=4)
-    shown = re.findall(
-        r'interview\.chapter\("(\w+)"\)', "\n".join(c.source for c in notebook.cells)
-    )
-    assert shown == list(CHAPTERS)
+    code = "\n".join(cell.source for cell in notebook.cells)
+    assert re.findall(r'interview\.chapter\("(\w+)"\)', code) == list(CHAPTERS)

@@ -1,6 +1,5 @@
 """kv_cache: published sizes, capacity, and the cache against plain concatenation."""
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,81 +14,55 @@ from firsttoken.paths import data_path
 from firsttoken.units import BYTES, GB, GIB
 
 LLAMA_13B = ARCHITECTURES["Llama-2-13B"]
-HEADS_80 = Architecture("80 heads", 32, 10240, 80, 80, 128, 40960, 32000)
-
-
-def with_kv_heads(n_kv_heads):
-    return Architecture("32 heads", 32, 4096, 32, n_kv_heads, 128, 11008, 32000)
 
 
 # --- the closed form: numbers that others published
 
 
-def test_opt_13b_per_token():
-    """vLLM paper, arXiv:2309.06180: 800 KiB per token."""
+def test_published_sizes_per_token():
+    """vLLM paper, arXiv:2309.06180: 800 KiB per token; the 405B row: its first release's heads."""
     opt = Architecture("OPT-13B", 40, 5120, 40, 40, 128, 20480, 50272)
     assert kv_cache_bytes(opt, 1, dtype="fp16") == 819_200 == 800 * 1024
-
-
-@pytest.mark.parametrize(
-    ("name", "published"),
-    [("Llama-3.1-8B", (0.125, 1.95, 15.62)), ("Llama-3.1-70B", (0.313, 4.88, 39.06))],
-)
-def test_llama_31_table_is_in_gib_whatever_its_label_says(name, published):
-    """1k is 1,024 tokens there, 16k and 128k are 16,000 and 128,000."""
-    sizes = [kv_cache_bytes(ARCHITECTURES[name], n) for n in (1024, 16_000, 128_000)]
-    digits = (3, 2, 2)
-    # Half a unit of the last digit: 15.625 is printed as 15.62.
-    for size, number, n_digits in zip(sizes, published, digits, strict=True):
-        assert abs(size / GIB - number) <= 0.5001 * 10**-n_digits
-        assert abs(size / GB - number) > 0.5001 * 10**-n_digits  # the printed label is wrong
-
-
-def test_the_405b_row_needs_the_first_release_s_16_heads():
     arch = ARCHITECTURES["Llama-3.1-405B"]
     size = kv_cache_bytes(arch.replace(n_kv_heads=16), 1024)
     assert round(size / GIB, 3) == 0.984
     assert kv_cache_bytes(arch, 1024) == size / 2
 
 
-@pytest.mark.parametrize(
-    ("kv_heads", "batch", "memory"),
-    [
-        (40, 1, 26_869_760_000),
-        (40, 64, 79_717_990_400),
-        (40, 256, 240_779_264_000),
-        (8, 64, 33_412_874_240),
-        (8, 256, 65_625_128_960),
-    ],
-)
-def test_decode_memory_of_llama_2_13b(kv_heads, batch, memory):
+def test_llama_31_table_is_in_gib_whatever_its_label_says():
+    """1k is 1,024 tokens there, 16k and 128k are 16,000 and 128,000."""
+    published = {"Llama-3.1-8B": (0.125, 1.95, 15.62), "Llama-3.1-70B": (0.313, 4.88, 39.06)}
+    for name, numbers in published.items():
+        sizes = [kv_cache_bytes(ARCHITECTURES[name], n) for n in (1024, 16_000, 128_000)]
+        # Half a unit of the last digit: 15.625 is printed as 15.62.
+        for size, number, n_digits in zip(sizes, numbers, (3, 2, 2), strict=True):
+            assert abs(size / GIB - number) <= 0.5001 * 10**-n_digits
+            assert abs(size / GB - number) > 0.5001 * 10**-n_digits  # the printed label is wrong
+
+
+def test_decode_memory_of_llama_2_13b():
     """CS336 lecture 10: weights and cache at 1024 tokens, norms left out there."""
-    arch = LLAMA_13B.replace(n_kv_heads=kv_heads)
-    total = 2 * arch.n_params + kv_cache_bytes(arch, 1024, batch)
-    assert total == pytest.approx(memory, rel=1e-4)
-    assert total - 2 * arch.params_by_component["norms"] == memory
+    for kv_heads, batch, memory in [
+        *[(40, 1, 26_869_760_000), (40, 64, 79_717_990_400), (40, 256, 240_779_264_000)],
+        *[(8, 64, 33_412_874_240), (8, 256, 65_625_128_960)],
+    ]:
+        arch = LLAMA_13B.replace(n_kv_heads=kv_heads)
+        total = 2 * arch.n_params + kv_cache_bytes(arch, 1024, batch)
+        assert total - 2 * arch.params_by_component["norms"] == memory
 
 
-@pytest.mark.parametrize(("kv_heads", "gib", "gb"), [(32, 16, 17.18), (8, 4, 4.29), (1, 0.5, 0.54)])
-def test_eight_sequences_of_4096(kv_heads, gib, gb):
-    size = kv_cache_bytes(with_kv_heads(kv_heads), 4096, batch=8)
-    assert (size / GIB, round(size / GB, 2)) == (gib, gb)
-
-
-def test_80_heads_at_4k():
-    size = kv_cache_bytes(HEADS_80, 4096)
-    assert (size, size / GIB) == (5_368_709_120, 5.0)
-    assert kv_cache_bytes(HEADS_80, 4000) == 5_242_880_000  # "5.2 GB" is 4,000 tokens
-    assert kv_cache_bytes(HEADS_80, 4096, dtype="int8") / GIB == 2.5
-
-
-def test_quantised_caches_carry_scales():
+def test_sizes_in_gib_and_gb_and_with_scales():
     """A 1 GiB fp16 cache is 544 MiB as q8_0 and 288 MiB as q4_0, not 512 and 256."""
-    arch = with_kv_heads(32)
-    assert kv_cache_bytes(arch, 2048) == GIB
-    assert kv_cache_bytes(arch, 2048, dtype="fp32") == 2 * GIB
-    assert kv_cache_bytes(arch, 2048, dtype="q8_0") == 544 * 2**20
-    assert kv_cache_bytes(arch, 2048, dtype="q4_0") == 288 * 2**20
+    for kv_heads, gib, gb in [(32, 16, 17.18), (8, 4, 4.29), (1, 0.5, 0.54)]:
+        arch = Architecture("32 heads", 32, 4096, 32, kv_heads, 128, 11008, 32000)
+        size = kv_cache_bytes(arch, 4096, batch=8)
+        assert (size / GIB, round(size / GB, 2)) == (gib, gb)
+    arch = arch.replace(n_kv_heads=32)
+    for dtype, mib in {"bf16": 1024, "fp32": 2048, "q8_0": 544, "q4_0": 288}.items():
+        assert kv_cache_bytes(arch, 2048, dtype=dtype) == mib * 2**20
+    heads_80 = Architecture("80 heads", 32, 10240, 80, 80, 128, 40960, 32000)
+    assert kv_cache_bytes(heads_80, 4096) == 5 * GIB == 5_368_709_120
+    assert kv_cache_bytes(heads_80, 4000) == 5_242_880_000  # "5.2 GB" is 4,000 tokens
 
 
 # --- the closed form: what holds for every shape
@@ -99,7 +72,7 @@ small = st.sampled_from([1, 2, 3, 4])
 
 @st.composite
 def architectures(draw, **fixed):
-    """Small architectures: every ratio of heads, hybrids of windows, shared layers."""
+    """Small architectures: every ratio of heads, latents, hybrids of windows, shared layers."""
     n_layers, group = draw(st.integers(1, 5)), draw(small)
     n_kv_heads, head_dim = draw(small), draw(st.sampled_from([2, 8, 48, 64]))
     fields = {}
@@ -107,7 +80,9 @@ def architectures(draw, **fixed):
         fields["window"] = draw(st.integers(1, 20))
         layers = st.sets(st.integers(0, n_layers - 1))
         fields["local_layers"] = draw(st.none() | layers.map(sorted))
-    elif draw(st.booleans()):
+    if draw(st.booleans()):
+        fields |= {"latent_dim": draw(small), "rope_head_dim": 1, "v_head_dim": 3}
+    elif not fields and draw(st.booleans()):
         fields["kv_source"] = [i - i % 2 for i in range(n_layers)]
     shape = (n_layers, 16, group * n_kv_heads, n_kv_heads, head_dim, 32, 50)
     return Architecture("drawn", *shape, **(fields | fixed))
@@ -117,89 +92,53 @@ dtypes = st.sampled_from(["fp32", "bf16", "fp8", "int4", "q8_0"])
 n_tokens = st.integers(0, 60)
 
 
-@given(arch=architectures(), length=n_tokens, batch=st.integers(0, 4), dtype=dtypes)
-def test_size_is_the_sum_over_what_is_stored(arch, length, batch, dtype):
-    """Counted one vector at a time, from the definition."""
-    vectors = 0
-    for layer, window in enumerate(arch.layer_windows):
-        stores = arch.kv_source is None or arch.kv_source[layer] == layer
-        held = length if window is None else min(length, window)
-        vectors += 2 * batch * held * arch.n_kv_heads if stores else 0
-    size = kv_cache_bytes(arch, length, batch, dtype)
-    assert size == vectors * arch.head_dim * BYTES[dtype]
+@given(
+    arch=architectures(), lengths=st.lists(n_tokens, max_size=5), batch=st.integers(0, 4), of=dtypes
+)
+def test_size_is_the_sum_over_what_is_stored(arch, lengths, batch, of):
+    """Counted token by token, from the definition; a list of lengths is its sequences."""
+    numbers = 2 * arch.n_kv_heads * arch.head_dim  # of a token: keys and values
+    if arch.latent_dim:
+        numbers = arch.latent_dim + arch.rope_head_dim
+    sizes = []
+    for length in lengths:
+        held = 0
+        for layer, window in enumerate(arch.layer_windows):
+            stores = arch.kv_source is None or arch.kv_source[layer] == layer
+            held += (length if window is None else min(length, window)) if stores else 0
+        sizes.append(held * numbers * BYTES[of])
+        assert kv_cache_bytes(arch, length, batch, of) == batch * sizes[-1]
+    together = kv_cache_bytes(arch, lengths, dtype=of)
+    assert together == sum(sizes) == kv_cache_bytes(arch, np.array(lengths, dtype=int), dtype=of)
 
 
-@given(arch=architectures(), lengths=st.lists(n_tokens, max_size=5), dtype=dtypes)
-def test_a_list_of_lengths_is_the_sum_of_its_sequences(arch, lengths, dtype):
-    together = kv_cache_bytes(arch, lengths, dtype=dtype)
-    assert together == sum(kv_cache_bytes(arch, n, dtype=dtype) for n in lengths)
-    assert kv_cache_bytes(arch, np.array(lengths, dtype=int), dtype=dtype) == together
+def test_what_windows_and_latents_save():
+    """One global layer in six, windows of 1,024: 5.2 times at 32,768 tokens.
 
-
-@given(arch=architectures(), length=n_tokens, batch=st.integers(0, 5))
-def test_linear_in_the_batch_and_never_less_with_more_tokens(arch, length, batch):
-    size = kv_cache_bytes(arch, length, batch)
-    assert size == batch * kv_cache_bytes(arch, length)
-    assert kv_cache_bytes(arch, length + 1, batch) >= size
-
-
-@given(length=n_tokens, batch=st.integers(1, 5))
-def test_full_attention_grows_by_the_elements_per_token(length, batch):
-    for arch in (LLAMA_13B, ARCHITECTURES["DeepSeek-V2"], ARCHITECTURES["GPT-2"]):
-        size = kv_cache_bytes(arch, length, batch)
-        assert size == 2 * batch * length * arch.kv_elements_per_token
-
-
-def test_circulating_formulas_differ():
-    """Query heads for KV heads, the batch left out, one vector per token: each has its factor."""
-    arch, length, batch = ARCHITECTURES["Llama-3-8B"], 4096, 8
-    right = kv_cache_bytes(arch, length, batch)
-    per_head = arch.n_layers * length * arch.head_dim * 2
-    assert 2 * batch * arch.n_heads * per_head == 4 * right
-    assert 2 * arch.n_kv_heads * per_head == right / 8
-    assert batch * arch.n_kv_heads * per_head == right / 2
-    assert 2 * arch.n_layers * length * arch.d_model * 2 * batch == 4 * right
-
-
-def test_windows_bound_the_cache():
-    mistral = ARCHITECTURES["Mistral-7B"]
-    assert kv_cache_bytes(mistral, 100_000) == kv_cache_bytes(mistral, 4096)
-    assert kv_cache_bytes(mistral, 4095) < kv_cache_bytes(mistral, 4096)
-    gemma = ARCHITECTURES["Gemma-3-12B"]
-    per_layer = 2 * 8 * 256 * 2
-    assert kv_cache_bytes(gemma, 32_768) == per_layer * (8 * 32_768 + 40 * 1024)
-
-
-def test_one_global_layer_in_six():
-    """1,024-token windows in the other five: 5.2 times less at 32,768 tokens."""
+    arXiv:2405.04434: 576 elements for 128 heads of 128, keys and values: 56.9 times.
+    """
     full = Architecture("full", 6, 64, 4, 4, 16, 64, 50)
     hybrid = full.replace(window=1024, local_layers=range(5))
-    assert round(kv_cache_bytes(full, 32_768) / kv_cache_bytes(hybrid, 32_768), 1) == 5.2
-
-
-def test_a_latent_is_smaller_than_the_heads_it_stands_for():
-    """arXiv:2405.04434: 576 elements for 128 heads of 128, keys and values."""
-    mla = ARCHITECTURES["DeepSeek-V2"]
     heads = Architecture("same heads", 60, 5120, 128, 128, 128, 12288, 102400)
-    ratio = kv_cache_bytes(heads, 1000) / kv_cache_bytes(mla, 1000)
-    assert round(ratio, 1) == 56.9
+    for large, small, times in [(full, hybrid, 5.2), (heads, ARCHITECTURES["DeepSeek-V2"], 56.9)]:
+        ratio = kv_cache_bytes(large, 32_768) / kv_cache_bytes(small, 32_768)
+        assert round(ratio, 1) == times
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_sizes_that_cannot_be(subtests):
+    for arguments, message in [
         ({"n_tokens": -1}, "n_tokens must be an integer of at least 0, got -1"),
         ({"n_tokens": 1.5}, "n_tokens.*1.5"),
         ({"n_tokens": "12"}, "n_tokens"),
+        ({"n_tokens": True}, r"integer of at least \d, got True"),
         ({"n_tokens": [3, -2]}, "n_tokens.*-2"),
         ({"n_tokens": [3, 2], "batch": 2}, "batch must be 1"),
-        ({"n_tokens": 3, "batch": -1}, "batch.*-1"),
+        ({"n_tokens": 3, "batch": -1}, "^batch.*-1"),
+        ({"n_tokens": 3, "batch": True}, r"integer of at least \d, got True"),
         ({"n_tokens": 3, "dtype": "half"}, "dtype 'half' is unknown"),
-    ],
-)
-def test_sizes_that_cannot_be(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        kv_cache_bytes(LLAMA_13B, **arguments)
+    ]:
+        with subtests.test(str(arguments)), pytest.raises(ValueError, match=message):
+            kv_cache_bytes(LLAMA_13B, **arguments)
 
 
 # --- what fits
@@ -236,9 +175,21 @@ def test_the_longest_context_fits_and_one_more_does_not(arch, memory, batch, dty
 
 def test_llama_2_13b_in_80_gb():
     assert max_batch(LLAMA_13B, 80e9, 1024) == 64
-    assert max_batch(LLAMA_13B.replace(n_kv_heads=8), 80e9, 1024) == 341
     assert max_batch(LLAMA_13B, 80 * GIB, 1024) == 71  # GiB for GB would promise seven more
-    assert max_batch(LLAMA_13B, 80e9, 1024, workspace_bytes=1e9) == 63
+
+
+@given(arch=architectures(max_context=7), length=st.integers(1, 40), kv=dtypes)
+def test_memory_may_be_filled_to_the_last_byte(arch, length, kv):
+    """One sequence and no workspace, which is what a call that leaves them open means."""
+    full = arch.replace(window=None, local_layers=None)
+    memory = used(full, 1, length, "bf16", kv, 0)
+    assert max_batch(full, memory, length, kv_dtype=kv) == 1
+    assert max_context(full, memory, kv_dtype=kv) == length
+    # Where every layer has a window, that is enough for a text without end.
+    windows = arch.replace(window=length, local_layers=None, kv_source=None)
+    memory = used(windows, 1, length, "bf16", kv, 0)
+    assert max_context(windows, memory, kv_dtype=kv) == 7
+    assert max_context(windows, memory - 1, kv_dtype=kv) < length
 
 
 def test_nothing_fits_where_the_weights_do_not():
@@ -248,27 +199,20 @@ def test_nothing_fits_where_the_weights_do_not():
     assert max_batch(llama_70b, 80e9, 1024, dtype="int8", workspace_bytes=12e9) == 0
 
 
-def test_a_cache_that_stops_growing_sets_no_limit():
+def test_questions_that_have_no_answer(subtests):
     mistral = ARCHITECTURES["Mistral-7B"]
-    assert max_context(mistral, 80e9) == mistral.max_context
-    with pytest.raises(ValueError, match=r"max_context.*got None"):
-        max_context(mistral.replace(max_context=None), 80e9)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
+    assert max_context(mistral, 80e9) == mistral.max_context  # its cache stops growing
+    for call, message in [
+        (lambda: max_context(mistral.replace(max_context=None), 80e9), "max_context.*got None"),
         (lambda: max_batch(LLAMA_13B, -1, 10), "memory_bytes must not be negative, got -1"),
         (lambda: max_batch(LLAMA_13B, float("nan"), 10), "memory_bytes"),
-        (lambda: max_batch(LLAMA_13B, 80e9, 10, workspace_bytes=-5), "workspace_bytes"),
+        (lambda: max_batch(LLAMA_13B, 80e9, 10, workspace_bytes=-5), "^workspace_bytes"),
         (lambda: max_batch(LLAMA_13B, 80e9, 0), "n_tokens must be an integer of at least 1"),
         (lambda: max_batch(LLAMA_13B, 80e9, 10, kv_dtype="x"), "dtype 'x'"),
         (lambda: max_context(LLAMA_13B, 80e9, batch=0), "batch must be an integer of at least 1"),
-    ],
-)
-def test_questions_that_have_no_answer(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+    ]:
+        with subtests.test(message), pytest.raises(ValueError, match=message):
+            call()
 
 
 # --- the cache itself
@@ -290,37 +234,33 @@ steps = st.lists(
 
 @given(steps=steps, batch=st.integers(1, 3), dtype=st.sampled_from(FORMATS), seed=st.integers(0, 9))
 def test_appending_is_concatenation(steps, batch, dtype, seed):
-    """Whatever the order of appends and truncations, a step written alone reads back the same."""
+    """Whatever the order of appends and truncations, a step written alone reads back the same.
+
+    So each token has a scale of its own: a huge key does not coarsen those that are stored.
+    """
     rng, capacity = np.random.default_rng(seed), 15
     cache = KVCache(TOY, batch, capacity, dtype)
     nbytes = cache.nbytes
-    expected = [[np.zeros((batch, 2, 0, 8), np.float32)] * 2 for _ in range(TOY.n_layers)]
+    expected = np.zeros((2, 2, batch, 2, 0, 8), np.float32)  # layers, keys and values, …
     for action, n in steps:
         length = cache.length
-        if action == "truncate":
+        if action == "truncate" or length + n > capacity:
             cache.truncate(min(n, length))
-            expected = [[x[:, :, : min(n, length)] for x in pair] for pair in expected]
+            expected = expected[..., : min(n, length), :]
             continue
-        for layer in range(TOY.n_layers):
-            k, v = draw_kv(rng, TOY, batch, n)
-            if length + n > capacity:
-                with pytest.raises(ValueError, match=f"{length} of 15 tokens; {n} more"):
-                    cache.append(layer, k, v)
-                continue
-            cache.append(layer, k, v)
-            alone = KVCache(TOY, batch, max(1, n), dtype)
-            alone.append(layer, k, v)
-            stored = (alone.keys(layer), alone.values(layer))
-            pairs = zip(expected[layer], stored, strict=True)
-            expected[layer] = [np.concatenate(pair, axis=2) for pair in pairs]
+        alone = KVCache(TOY, batch, max(1, n), dtype)
+        for layer in range(2):
+            kv = [x * 10.0 ** rng.integers(-1, 3) for x in draw_kv(rng, TOY, batch, n)]
+            cache.append(layer, *kv)
+            alone.append(layer, *kv)
             # The new tokens are visible in this layer at once, and counted after the last one.
-            np.testing.assert_array_equal(cache.keys(layer), expected[layer][0])
-            assert cache.length == (length + n if layer == TOY.n_layers - 1 else length)
-    for layer in range(TOY.n_layers):
-        np.testing.assert_array_equal(cache.keys(layer), expected[layer][0])
-        np.testing.assert_array_equal(cache.values(layer), expected[layer][1])
-        assert cache.keys(layer).dtype == np.float32
-    assert cache.nbytes == nbytes
+            assert cache.keys(layer).shape[2] == length + n
+            assert cache.length == (length + n if layer == 1 else length)
+        new = [(alone.keys(layer), alone.values(layer)) for layer in range(2)]
+        expected = np.concatenate([expected, new], axis=4)
+    held = np.array([(cache.keys(layer), cache.values(layer)) for layer in range(2)])
+    np.testing.assert_array_equal(held, expected)
+    assert held.dtype == np.float32 and cache.nbytes == nbytes
 
 
 def test_fp32_reads_are_views_of_one_allocation():
@@ -345,15 +285,11 @@ def test_a_failed_append_writes_nothing():
     k, v = draw_kv(rng, TOY, 1, 1)
     with pytest.raises(ValueError, match=r"v \(1, 2, 1, 7\)"):
         cache.append(0, k, v[..., :7])
+    for shape in [(2, 2, 1, 8), (1, 4, 1, 8), (1, 2, 1, 4), (2, 1, 8), (1, 8)]:
+        with pytest.raises(ValueError, match="must both be"):
+            cache.append(0, np.zeros(shape), np.zeros(shape))
     np.testing.assert_array_equal(cache.keys(0), before)
     assert cache.length == 3
-
-
-@pytest.mark.parametrize("shape", [(2, 2, 1, 8), (1, 4, 1, 8), (1, 2, 1, 4), (2, 1, 8)])
-def test_arrays_of_another_shape(shape):
-    cache = KVCache(TOY, 1, 4)
-    with pytest.raises(ValueError, match="must both be"):
-        cache.append(0, np.zeros(shape), np.zeros(shape))
 
 
 @given(
@@ -363,7 +299,9 @@ def test_arrays_of_another_shape(shape):
     dtype=st.sampled_from(["fp32", "fp16"]),
 )
 def test_allocated_bytes_are_the_formula_s(arch, batch, capacity, dtype):
-    """The formula for every position in every storing layer: windows are not rolled."""
+    """Rolled, or every position in every storing layer."""
+    rolled = RollingCache(arch, batch, capacity, dtype).nbytes
+    assert rolled == kv_cache_bytes(arch, capacity, batch, dtype)
     everywhere = arch.replace(window=None, local_layers=None)
     cache = KVCache(arch, batch, capacity, dtype)
     assert cache.nbytes == kv_cache_bytes(everywhere, capacity, batch, dtype)
@@ -401,69 +339,22 @@ def test_integer_round_trips_stay_within_half_a_step(seed, scale, head_dim):
         assert (error <= bound).all()
 
 
-def test_coarser_storage_loses_more():
-    rng = np.random.default_rng(1)
-    arch = TOY.replace(head_dim=64)
-    k, v = draw_kv(rng, arch, 4, 20)
-    error = {}
-    for dtype in FORMATS:
-        cache = KVCache(arch, 4, 20, dtype)
-        cache.append(0, k, v)
-        error[dtype] = float(np.sqrt(np.mean((cache.values(0) - v) ** 2)))
-    assert error["fp32"] == 0
-    assert 0 < error["fp16"] < error["int8"] < error["fp8"] < error["int4"] < 0.2
-
-
-def test_one_scale_per_token_keeps_an_outlier_to_itself():
-    """A later token with a huge key must not coarsen those that are stored already."""
-    rng = np.random.default_rng(2)
-    k, v = draw_kv(rng, TOY, 1, 2)
-    cache = KVCache(TOY, 1, 3, "int8")
-    cache.append(0, k, v)
-    before = cache.keys(0)
-    cache.append(0, 1000 * k[:, :, :1], v[:, :, :1])
-    np.testing.assert_array_equal(cache.keys(0)[:, :, :2], before)
-
-
-def test_int4_packs_neighbours_and_restores_every_code():
-    arch = TOY.replace(head_dim=16, n_kv_heads=1)
-    k = np.array([*range(-7, 8), 0], np.float32).reshape(1, 1, 1, 16)
-    cache = KVCache(arch, 1, 1, "int4")
-    cache.append(0, k, -k)
-    np.testing.assert_array_equal(cache.keys(0), k)
-    np.testing.assert_array_equal(cache.values(0), -k)
-
-
-def test_fp8_is_the_format_of_other_libraries():
-    """Every fp16 number that e4m3fn can hold, ties included, rounds as ml_dtypes rounds it."""
-    x = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32)
-    inside = np.unique(x[np.abs(x) <= 448])
-    inside = inside[: len(inside) // 2 * 2].reshape(1, 2, -1, 2)
-    cache = KVCache(TOY.replace(head_dim=2), 1, inside.shape[2], "fp8")
-    cache.append(0, inside, inside)
-    expected = inside.astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
-    np.testing.assert_array_equal(cache.keys(0), expected)
-    # Beyond the largest number it saturates; what is no number stays none.
-    beyond = np.array([500.0, -1e6, np.nan, np.inf], np.float32).reshape(1, 2, 1, 2)
-    cache.truncate(0)
-    cache.append(0, beyond, beyond)
-    np.testing.assert_array_equal(cache.keys(0).ravel(), [448, -448, np.nan, 448])
-
-
 def test_layers_that_share_a_cache_read_their_source():
+    """In the same pass, from a ring, too."""
     rng = np.random.default_rng(3)
-    arch = TOY.replace(n_layers=4, kv_source=[0, 0, 2, 2])
-    cache = KVCache(arch, 1, 5)
-    for layer in arch.kv_layers:
-        cache.append(layer, *draw_kv(rng, arch, 1, 2))
-    assert cache.length == 2
-    np.testing.assert_array_equal(cache.keys(1), cache.keys(0))
-    assert not np.array_equal(cache.keys(2), cache.keys(0))
+    arch = TOY.replace(n_layers=4, kv_source=[0, 0, 2, 2], window=3)
+    for cache, n_held in ((KVCache(arch, 1, 50), 14), (RollingCache(arch, 1, 50, chunk=2), 4)):
+        for _ in range(7):
+            for layer in arch.kv_layers:
+                cache.append(layer, *draw_kv(rng, arch, 1, 2))
+        assert cache.length == 14 and cache.keys(1).shape[2] == n_held
+        np.testing.assert_array_equal(cache.keys(1), cache.keys(0))
+        assert not np.array_equal(cache.keys(2), cache.keys(0))
     with pytest.raises(ValueError, match=r"layer 1 stores nothing; expected one of \(0, 2\)"):
         cache.append(1, *draw_kv(rng, arch, 1, 2))
 
 
-@pytest.mark.parametrize("dtype", FORMATS)
+@given(dtype=st.sampled_from(FORMATS))
 def test_latents_hold_the_values_too(dtype):
     """One array: latent and rotary key are the key, the latent alone is the value."""
     rng = np.random.default_rng(4)
@@ -482,40 +373,6 @@ def test_latents_hold_the_values_too(dtype):
 
 
 # --- what a layer with a window may forget
-
-
-def layers(n_layers=6, **fields):
-    return Architecture("variant", n_layers, 64, 8, fields.pop("kv_heads", 8), 8, 96, 50, **fields)
-
-
-VARIANTS = {
-    "MHA": (layers(), 96 * 128),
-    "GQA": (layers(kv_heads=2), 96 * 32),
-    "MQA": (layers(kv_heads=1), 96 * 16),
-    "MLA": (layers(latent_dim=16, rope_head_dim=4, v_head_dim=8), 96 * 20),
-    "CLA": (layers(kv_source=[0, 0, 2, 2, 4, 4]), 48 * 128),
-    "CLA and MQA": (layers(kv_heads=1, kv_source=[0, 0, 2, 2, 4, 4]), 48 * 16),
-    "windows": (layers(window=4), 24 * 128),
-    "hybrid": (layers(window=4, local_layers=range(5)), (5 * 4 + 16) * 128),
-    "windows of latents": (layers(window=4, latent_dim=16, rope_head_dim=4, v_head_dim=8), 24 * 20),
-}
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_allocated_bytes_of_every_variant(name):
-    """Six layers, 16 tokens: what is allocated, the formula, and the count by hand agree."""
-    arch, elements = VARIANTS[name]
-    assert RollingCache(arch, 3, 16).nbytes == kv_cache_bytes(arch, 16, 3, "fp32")
-    assert RollingCache(arch, 1, 16, "fp16").nbytes == 2 * elements
-    full = arch.replace(window=None, local_layers=None)
-    assert KVCache(arch, 1, 16, "fp16").nbytes == kv_cache_bytes(full, 16, dtype="fp16")
-
-
-@given(arch=architectures(), batch=st.integers(1, 3), capacity=st.integers(1, 20))
-def test_rolling_allocates_what_the_formula_counts(arch, batch, capacity):
-    assert RollingCache(arch, batch, capacity).nbytes == kv_cache_bytes(
-        arch, capacity, batch, "fp32"
-    )
 
 
 @given(
@@ -586,20 +443,17 @@ def test_attention_through_a_ring_equals_the_mask(window, sinks, chunk, dtype, d
         np.testing.assert_allclose(got, expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("sinks", [0, 2])
-@pytest.mark.parametrize("phase", range(8))
-def test_several_tokens_wrap_around_at_every_phase(phase, sinks):
-    """Window 5, steps of 4, so a ring of 8: the steps start at each of its places."""
-    for got, expected in attend_both(RollingCache, [1] * phase + [4] * 6, 5, sinks, 4):
-        np.testing.assert_allclose(got, expected, atol=1e-12)
+def test_steps_that_wrap_around_and_fill_the_ring():
+    """A ring of 8 and steps of 4 that start at each of its places; a long first step.
 
-
-@pytest.mark.parametrize("n_first", [6, 8])
-def test_a_long_first_step_may_fill_the_ring(n_first):
-    """Nothing is overwritten yet, so it may be longer than a chunk."""
-    pieces = [n_first, *[1] * 12]
-    for got, expected in attend_both(RollingCache, pieces, window=6, sinks=2, chunk=1):
-        np.testing.assert_allclose(got, expected, atol=1e-12)
+    Nothing is overwritten yet by a first step, so it may be longer than a chunk. And where one
+    new token sees all it is given, the order of the keys does not change a mean.
+    """
+    runs = [(RollingCache, [1] * p + [4] * 6, 5, sinks, 4) for p in range(8) for sinks in (0, 2)]
+    runs += [(RollingCache, [n_first, *[1] * 12], 6, 2, 1) for n_first in (6, 8)]
+    for run in [*runs, (_Unordered, [1] * 20, 4, 2, 1)]:
+        for got, expected in attend_both(*run):
+            np.testing.assert_allclose(got, expected, atol=1e-12, err_msg=str(run))
 
 
 class _OneShort(RollingCache):
@@ -618,50 +472,27 @@ class _Unordered(RollingCache):
         return slice(0, min(self._lengths[slot], self._rooms[slot]))
 
 
-@pytest.mark.parametrize(
-    ("wrong", "window", "sinks", "chunk"),
-    [
-        (_OneShort, 4, 0, 1),
-        (_OneShort, 4, 2, 1),
-        (_OneShort, 4, 0, 3),
-        (_SinksRoll, 4, 2, 1),
-        (_Unordered, 4, 0, 3),
-    ],
-)
-def test_wrong_rings_would_show(wrong, window, sinks, chunk):
-    both = attend_both(wrong, [chunk] * 8, window, sinks, chunk)
-    assert max(np.abs(got - expected).max() for got, expected in both) > 1e-2
+def test_wrong_rings_would_show():
+    for wrong, window, sinks, chunk in [
+        *[(_OneShort, 4, 0, 1), (_OneShort, 4, 2, 1), (_OneShort, 4, 0, 3)],
+        *[(_SinksRoll, 4, 2, 1), (_Unordered, 4, 0, 3)],
+    ]:
+        both = attend_both(wrong, [chunk] * 8, window, sinks, chunk)
+        assert max(np.abs(got - expected).max() for got, expected in both) > 1e-2, wrong
 
 
-def test_order_matters_only_to_the_mask():
-    """One new token that sees all it is given: the order of the keys does not change a mean."""
-    for got, expected in attend_both(_Unordered, [1] * 20, window=4, sinks=2, chunk=1):
-        np.testing.assert_allclose(got, expected, atol=1e-12)
-
-
-def test_layers_that_share_a_ring_read_it_in_the_same_pass():
-    rng = np.random.default_rng(5)
-    arch = TOY.replace(n_layers=4, kv_source=[0, 0, 2, 2], window=3)
-    cache = RollingCache(arch, 1, 50, chunk=2)
-    for _ in range(7):
-        for layer in arch.kv_layers:
-            cache.append(layer, *draw_kv(rng, arch, 1, 2))
-    assert cache.length == 14
-    assert cache.keys(1).shape[2] == 4
-    np.testing.assert_array_equal(cache.keys(1), cache.keys(0))
-
-
-@pytest.mark.parametrize("chunk", [1, 3])
-def test_a_hybrid_model_through_a_ring(chunk):
+def test_a_hybrid_model_through_a_ring():
     """The shipped draft with a window of 8 in one of two layers: same logits, less memory."""
     checkpoint = read_checkpoint(data_path("model/draft"))
     arch = checkpoint.arch.replace(window=8, local_layers=[0])
     model = Llama(arch, checkpoint.weights, checkpoint.rope_theta, checkpoint.rope_scaling)
     tokens = np.random.default_rng(6).integers(0, arch.vocab_size, size=(2, 36))
-    rolling = RollingCache(arch, 2, 36, chunk=chunk)
-    steps = [model(tokens[:, i : i + chunk], rolling) for i in range(0, 36, chunk)]
-    np.testing.assert_allclose(np.concatenate(steps, axis=1), model(tokens), atol=1e-3)
-    assert rolling.nbytes < KVCache(arch, 2, 36).nbytes
+    whole = model(tokens)
+    for chunk in (1, 3):
+        rolling = RollingCache(arch, 2, 36, chunk=chunk)
+        steps = [model(tokens[:, i : i + chunk], rolling) for i in range(0, 36, chunk)]
+        np.testing.assert_allclose(np.concatenate(steps, axis=1), whole, atol=1e-3)
+        assert rolling.nbytes < KVCache(arch, 2, 36).nbytes
 
 
 def test_a_step_that_the_ring_cannot_take_changes_nothing():
@@ -695,25 +526,11 @@ def test_a_ring_can_be_cut_until_it_has_dropped_something():
     assert cache.length == 4
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: RollingCache(TOY, 1, 4, sinks=-1), "sinks must be an integer of at least 0"),
-        (lambda: RollingCache(TOY, 1, 4, chunk=0), "chunk must be an integer of at least 1"),
-        (lambda: RollingCache(TOY, 1, 0), "capacity"),
-        (lambda: RollingCache(TOY.replace(window=3), 1, 4).truncate(1), "length must lie in"),
-    ],
-)
-def test_rings_that_cannot_be(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
+def test_caches_that_cannot_be(subtests):
+    for call, message in [
         (lambda: KVCache(TOY, 0, 4), "batch must be an integer of at least 1, got 0"),
-        (lambda: KVCache(TOY, 1, 0), "capacity"),
+        (lambda: KVCache(TOY, True, 3), r"integer of at least \d, got True"),
+        (lambda: KVCache(TOY, 1, 0), "^capacity"),
         (lambda: KVCache(TOY, 1, 4, "q8_0"), "dtype 'q8_0' is unknown; expected one of fp32"),
         (lambda: KVCache(TOY.replace(head_dim=5), 1, 4, "int4"), "even head_dim, got 5"),
         (lambda: KVCache(LATENT, 1, 4).append(0, np.ones((1, 1, 1, 4))), r"\(B, 1, T, d_c \+ d_r"),
@@ -725,20 +542,11 @@ def test_rings_that_cannot_be(call, message):
         (lambda: KVCache(TOY, 1, 4).keys(2), "layer must lie in 0 … 1, got 2"),
         (lambda: KVCache(TOY, 1, 4).values(-1), "layer"),
         (lambda: KVCache(TOY, 1, 4).append(2, None, None), "layer 2 stores nothing"),
-    ],
-)
-def test_caches_that_cannot_be(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
-def test_true_is_no_count():
-    arch = ARCHITECTURES["Llama-2-7B"]
-    for call in (
-        lambda: kv_cache_bytes(arch, True),
-        lambda: kv_cache_bytes(arch, 8, batch=True),
-        lambda: KVCache(TOY, True, 3),
-        lambda: RollingCache(TOY, 1, 3, chunk=True),
-    ):
-        with pytest.raises(ValueError, match=r"integer of at least \d, got True"):
+        (lambda: RollingCache(TOY, 1, 4, sinks=-1), "sinks must be an integer of at least 0"),
+        (lambda: RollingCache(TOY, 1, 4, chunk=0), "chunk must be an integer of at least 1"),
+        (lambda: RollingCache(TOY, 1, 3, chunk=True), r"integer of at least \d, got True"),
+        (lambda: RollingCache(TOY, 1, 0), "capacity"),
+        (lambda: RollingCache(TOY.replace(window=3), 1, 4).truncate(1), "length must lie in"),
+    ]:
+        with subtests.test(message), pytest.raises(ValueError, match=message):
             call()

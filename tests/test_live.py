@@ -25,8 +25,6 @@ from firsttoken.paths import data_path
 from firsttoken.sampling import SamplingParams, next_token_distribution, softmax
 from firsttoken.tokenizer import tokenizer
 
-ALL_VIEWS = [getattr(live, name) for name in live.__all__ if name != "View"]
-WEIGHTS = [name for name in assets.FILES if name.endswith(".safetensors")]
 MAX_STILL_BYTES = 15_000  # what a view may add to a page before it is started, after gzip
 
 
@@ -49,33 +47,27 @@ def original(name: str) -> bytes:
     return data_path(f"model/{name}").read_bytes()
 
 
-@pytest.mark.parametrize("name", assets.FILES)
-def test_what_travels_is_the_file(name):
-    content = np.frombuffer(gzip.decompress(assets.packed(name)), dtype=np.uint8)
-    if name in WEIGHTS:
-        # NumPy's transpose weaves the two planes together.
-        content = content.reshape(2, -1).T.ravel()
-    assert content.tobytes() == original(name)
-
-
-@pytest.mark.parametrize("name", WEIGHTS)
-def test_byte_planes_are_worth_it(name):
-    assert len(assets.packed(name)) < 0.9 * len(gzip.compress(original(name), 9, mtime=0))
-
-
-def test_an_unknown_file_is_refused():
-    """Only what is in the list goes out, whatever a page may ask for."""
-    with pytest.raises(ValueError, match=r"name must be one of .* got '../secret'"):
-        assets.packed("../secret")
-
-
-def test_manifest_describes_the_files():
+def test_what_travels_is_the_file(sent):
+    """In pieces; the byte planes of weights, which are worth it, NumPy weaves together."""
     for name, entry in assets.manifest().items():
+        packed = assets.packed(name)
+        content = np.frombuffer(gzip.decompress(packed), dtype=np.uint8)
+        if name.endswith(".safetensors"):
+            assert len(packed) < 0.9 * len(gzip.compress(original(name), 9, mtime=0))
+            content = content.reshape(2, -1).T.ravel()
+        assert content.tobytes() == original(name)
         assert entry == {
             "bytes": len(original(name)),
-            "packed_bytes": len(assets.packed(name)),
+            "packed_bytes": len(packed),
             "sha256": hashlib.sha256(original(name)).hexdigest(),
         }
+        sent.clear()
+        live.next_token()._answer(None, {"kind": "file", "name": name}, [])
+        assert [about["index"] for about, _ in sent] == list(range(sent[0][0]["n"]))
+        assert {(about["kind"], about["name"]) for about, _ in sent} == {("piece", name)}
+        pieces = [piece for _, buffers in sent for piece in buffers]
+        assert b"".join(pieces) == packed
+        assert max(map(len, pieces)) <= 1 << 18
     assert tuple(assets.manifest()) == assets.FILES
 
 
@@ -100,38 +92,34 @@ def test_written_folder_is_complete(tmp_path):
     assert json.loads((place / "manifest.json").read_text("utf-8")) == assets.manifest()
 
 
-@pytest.mark.parametrize(
-    "text", ["def ", '"</div><script>alert(1)</script>', "a'b&amp;\n\t", "", r"$\cost$"]
-)
-def test_site_html_carries_the_settings(text):
-    view = live.next_token(text, temperature=0.5)
-    elements = Elements(views.site_html(view.view, view.settings, view.still))
-    (root,) = elements.with_class("ft-live")
-    assert json.loads(root["data-settings"]) == view.settings
-    assert root["data-view"] == "next_token"
-    assert root["data-assets"] == f"_static/live/{assets.version()}/"
-    assert [tag for tag, _ in elements.found].count("script") == 1  # the loader alone
-    addresses = [given.get("src") or given.get("href", "#") for _, given in elements.found]
-    assert all(address.startswith("#") for address in addresses)  # parts of the picture itself
+def test_site_html_carries_the_settings():
+    for text in ("def ", '"</div><script>alert(1)</script>', "a'b&amp;\n\t", "", r"$\cost$"):
+        view = live.next_token(text, temperature=0.5)
+        elements = Elements(views.site_html(view.view, view.settings, view.still))
+        (root,) = elements.with_class("ft-live")
+        assert json.loads(root["data-settings"]) == view.settings
+        assert root["data-view"] == "next_token"
+        assert root["data-assets"] == f"_static/live/{assets.version()}/"
+        assert [tag for tag, _ in elements.found].count("script") == 1  # the loader alone
+        addresses = [given.get("src") or given.get("href", "#") for _, given in elements.found]
+        assert all(address.startswith("#") for address in addresses)  # parts of the picture itself
 
 
-@pytest.mark.parametrize("make", ALL_VIEWS)
-def test_still_says_what_it_shows(make):
-    view = make()
-    elements = Elements(view.still)
-    pictures = [given for _, given in elements.found if given.get("role") == "img"]
-    assert pictures
-    for picture in pictures:
-        assert len(picture["aria-label"].split()) > 5
-    assert len(elements.with_class("ft-live-start")) == 1
+def test_stills_say_what_they_show():
+    for make in (getattr(live, name) for name in live.__all__ if name != "View"):
+        view = make()
+        shown = pictures(view.still)
+        assert shown and all(len(words.split()) > 5 for words in shown)
+        assert len(Elements(view.still).with_class("ft-live-start")) == 1
+        assert is_light(view)
+    for alt in ("", "  "):
+        with pytest.raises(ValueError, match="alt must say what the figure shows"):
+            stills.drawn(plt.figure(), alt)
+
+
+def is_light(view) -> bool:
     page = views.site_html(view.view, view.settings, view.still).encode()
-    assert len(gzip.compress(page)) <= MAX_STILL_BYTES
-
-
-@pytest.mark.parametrize("alt", ["", "  "])
-def test_a_still_without_words_is_refused(alt):
-    with pytest.raises(ValueError, match="alt must say what the figure shows"):
-        stills.drawn(plt.figure(), alt)
+    return len(gzip.compress(page)) <= MAX_STILL_BYTES
 
 
 def test_the_button_says_what_loading_costs():
@@ -159,22 +147,23 @@ def test_cache_still_shows_what_is_kept():
 
 
 @pytest.mark.parametrize("draft", assets.DRAFTS)
-@pytest.mark.parametrize("temperature", [0, 1])
-def test_speculation_still_counts_as_the_library_does(draft, temperature):
-    view = live.speculation("class A:\n", draft=draft, temperature=temperature, max_tokens=30)
+def test_speculation_still_counts_as_the_library_does(draft):
     target = load_model("target")
     library = {
         "suffix_automaton": SuffixDraft,
         "medusa_heads": lambda: MedusaDraft(target),
         "eagle_draft": lambda: EagleDraft(target),
     }.get(draft, lambda: load_model(data_path(f"model/{draft}")))
-    run = speculative_generate(target, library(), view.ids, view.params, gamma=4)
-    assert len(run.ids) == 30  # all that was accepted is in the text
-    bonus = sum(r.accepted == r.drafted for r in run.rounds)
-    (words,) = [given["aria-label"] for _, given in Elements(view.still).found if "role" in given]
-    assert f"30 tokens in {len(run.rounds)} passes" in words
-    assert f"{run.accepted} guesses" in words
-    assert f"{len(run.rounds) - bonus} replaced" in words and f"{bonus} tokens" in words
+    for temperature in (0, 1):
+        options = {"draft": draft, "temperature": temperature, "max_tokens": 30}
+        view = live.speculation("class A:\n", **options)
+        run = speculative_generate(target, library(), view.ids, view.params, gamma=4)
+        assert len(run.ids) == 30  # all that was accepted is in the text
+        bonus = sum(r.accepted == r.drafted for r in run.rounds)
+        (words,) = pictures(view.still)
+        assert f"30 tokens in {len(run.rounds)} passes" in words
+        assert f"{run.accepted} guesses" in words
+        assert f"{len(run.rounds) - bonus} replaced" in words and f"{bonus} tokens" in words
 
 
 def test_next_token_still_shows_the_librarys_numbers():
@@ -197,21 +186,21 @@ def test_inside_still_shows_what_the_copying_head_reads():
         seen = look_inside(load_model("target"), ids, silenced)
         (picture,) = pictures(live.inside(silenced=silenced).still)
         share, p = seen.attention[5, 3, -1, 13], seen.next.max()
-        assert (
-            f"Layer 6, head 4: the last token, “(”, reads {100 * share:.1f} % from “fo”" in picture
-        )
-        assert f"expects “fo”, with {100 * p:.1f} %" in picture
+        said = f"Layer 6, head 4: the last token, “(”, reads {100 * share:.1f} % from “fo”"
+        assert said in picture and f"expects “fo”, with {100 * p:.1f} %" in picture
     assert p < 0.5
 
 
-@pytest.mark.parametrize("text", [views.LISTING, "größe", "def " * 400])
-def test_surprise_still_shows_the_bits_per_byte(text):
-    bits = bits_per_byte(load_model("target"), tokenizer(), text)
-    view = live.surprise(text)
-    (picture,) = pictures(view.still)
-    assert picture.startswith(f"{bits:.2f} bits per byte")
-    page = views.site_html(view.view, view.settings, view.still).encode()
-    assert len(gzip.compress(page)) <= MAX_STILL_BYTES
+def test_surprise_still_shows_the_bits_per_byte():
+    """And knows those of the held-out text."""
+    for text in (views.LISTING, "größe", "def " * 400):
+        bits = bits_per_byte(load_model("target"), tokenizer(), text)
+        view = live.surprise(text)
+        (picture,) = pictures(view.still)
+        assert picture.startswith(f"{bits:.2f} bits per byte")
+        assert is_light(view)
+    training = json.loads(data_path("model/training.json").read_text("utf-8"))
+    assert view.settings["held_out"] == training["heldout"]["bits_per_byte_target"]
 
 
 def pictures(still: str) -> list[str]:
@@ -219,84 +208,44 @@ def pictures(still: str) -> list[str]:
     return [given["aria-label"] for _, given in Elements(still).found if given.get("role") == "img"]
 
 
-def test_surprise_knows_the_held_out_text():
-    training = json.loads(data_path("model/training.json").read_text("utf-8"))
-    expected = training["heldout"]["bits_per_byte_target"]
-    assert live.surprise("x").settings["held_out"] == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("layer", 8), ("layer", -1), ("head", 6), ("head", 1.0), ("silenced", [(8, 0)]), ("text", 3)],
-)
-def test_a_wrong_setting_of_the_inside_is_named(name, value):
-    with pytest.raises(ValueError, match="layer" if name == "silenced" else name):
-        live.inside(**{name: value})
-
-
-@pytest.mark.parametrize("silenced", [5, [5], [(1, 2, 3)]])
-def test_heads_that_are_no_pairs_are_named(silenced):
-    view = live.inside()
-    with pytest.raises(ValueError, match="silenced must be pairs of layer and head"):
-        view.settings = {**view.settings, "silenced": silenced}
-
-
-@pytest.mark.parametrize("text", [3, "\ud800", "é" * 32_769])
-def test_a_wrong_text_is_refused(text):
-    with pytest.raises(ValueError, match="text must"):
-        live.surprise(text)
-
-
 def test_params_are_those_of_the_library():
-    given = {
-        "temperature": 0.5,
-        "top_k": 5,
-        "top_p": 0.9,
-        "min_p": 0.1,
-        "repetition_penalty": 1.2,
-        "seed": 7,
-        "max_tokens": 11,
-    }
+    given = {"temperature": 0.5, "top_k": 5, "top_p": 0.9, "min_p": 0.1, "seed": 7}
+    given |= {"repetition_penalty": 1.2, "max_tokens": 11}
     assert live.next_token("x", **given).params == SamplingParams(**given)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("temperature", 2.5),
-        ("temperature", -1),
-        ("temperature", float("nan")),
-        ("temperature", "hot"),
-        ("temperature", True),
-        ("top_k", 101),
-        ("top_k", 1.5),
-        ("top_p", 1.1),
-        ("min_p", -0.1),
-        ("repetition_penalty", 0.5),
-        ("seed", None),
-        ("seed", -1),
-        ("max_tokens", 0),
-        ("max_tokens", 501),
-        ("text", 3),
-        ("text", "\ud800"),
-    ],
-)
-def test_a_wrong_setting_is_named(name, value):
+def test_a_wrong_setting_is_named():
     """In the call and, later, where a setting is set."""
-    with pytest.raises(ValueError, match=name):
-        live.next_token(**{"text": "def ", name: value})
-    view = live.next_token()
-    before = view.settings
-    with pytest.raises(ValueError, match=name):
-        view.settings = {**before, name: value}
-    assert view.settings == before
-
-
-def test_settings_are_all_there_and_no_others():
-    view = live.next_token()
-    for settings in ({"text": "x"}, {**view.settings, "colour": "red"}):
-        with pytest.raises(ValueError, match="settings must be"):
-            view.settings = settings
+    wrong = [("temperature", value) for value in (2.5, -1, float("nan"), "hot", True)]
+    wrong += [("top_k", 101), ("top_k", 1.5), ("top_p", 1.1), ("min_p", -0.1)]
+    wrong += [("repetition_penalty", 0.5), ("seed", None), ("seed", -1)]
+    wrong += [("max_tokens", 0), ("max_tokens", 501), ("text", 3), ("text", "\ud800")]
+    of_inside = [("layer", 8), ("layer", -1), ("head", 6), ("head", 1.0), ("text", 3)]
+    of_inside += [("silenced", [(8, 0)])]
+    of_surprise = [("text", value) for value in (3, "\ud800")]
+    for make, cases in (
+        (live.next_token, wrong),
+        (live.inside, of_inside),
+        (live.surprise, of_surprise),
+    ):
+        view = make()
+        before = view.settings
+        for name, value in cases:
+            message = "layer" if name == "silenced" else f"{name} must"
+            with pytest.raises(ValueError, match=message):
+                make(**{name: value})
+            with pytest.raises(ValueError, match=message):
+                view.settings = {**before, name: value}
+            assert view.settings == before
+        for settings in ({"text": "x"}, {**before, "colour": "red"}):
+            with pytest.raises(ValueError, match="settings must be"):
+                view.settings = settings
+    with pytest.raises(ValueError, match="text must"):
+        live.surprise("é" * 32_769)
+    view = live.inside()
+    for silenced in (5, [5], [(1, 2, 3)]):
+        with pytest.raises(ValueError, match="silenced must be pairs of layer and head"):
+            view.settings = {**view.settings, "silenced": silenced}
 
 
 @pytest.fixture
@@ -309,19 +258,12 @@ def sent(monkeypatch):
     return messages
 
 
-@pytest.mark.parametrize("name", assets.FILES)
-def test_a_page_gets_a_file_in_pieces(sent, name):
-    live.next_token()._answer(None, {"kind": "file", "name": name}, [])
-    assert [about["index"] for about, _ in sent] == list(range(sent[0][0]["n"]))
-    assert {(about["kind"], about["name"]) for about, _ in sent} == {("piece", name)}
-    pieces = [piece for _, buffers in sent for piece in buffers]
-    assert b"".join(pieces) == assets.packed(name)
-    assert max(map(len, pieces)) <= 1 << 18
-
-
 def test_other_messages_are_left_alone(sent):
+    """Only what is in the list goes out, whatever a page may ask for."""
     live.next_token()._answer(None, {"kind": "hello"}, [])
     assert sent == []
+    with pytest.raises(ValueError, match=r"name must be one of .* got '../secret'"):
+        assets.packed("../secret")
 
 
 def test_a_view_is_a_widget_here_and_html_on_the_site(monkeypatch):

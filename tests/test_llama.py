@@ -1,17 +1,22 @@
 """The Llama in both backends against transformers, against itself, and against plausible bugs."""
 
+import os
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import expit
+from threadpoolctl import threadpool_limits
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from firsttoken import llama
 from firsttoken.checkpoint import read_checkpoint
 from firsttoken.llama import Llama, load_model
 from firsttoken.paths import data_path
-from firsttoken.tokenizer import tokenizer
+from test_threads import taken
 
 ATOL = 2e-5
 BACKENDS = ["numpy", "torch"]
@@ -97,68 +102,51 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_logits_equal_transformers(variant, backend, tmp_path):
+def test_logits_equal_transformers(variant, tmp_path):
     model = save_reference(tmp_path, **VARIANTS[variant])
     expected = reference_logits(model)
     assert np.abs(expected).max() > 1  # the bound below means something
-    got = load_model(tmp_path, backend)
-    np.testing.assert_allclose(logits(got, TOKENS), expected, atol=ATOL)
-    np.testing.assert_allclose(in_chunks(got, TOKENS, [7, 1, 1, 30, 1]), expected, atol=ATOL)
+    for backend in BACKENDS:
+        got = load_model(tmp_path, backend)
+        np.testing.assert_allclose(logits(got, TOKENS), expected, atol=ATOL)
+        np.testing.assert_allclose(in_chunks(got, TOKENS, [7, 1, 1, 30, 1]), expected, atol=ATOL)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_window_equals_transformers(backend, tmp_path):
-    model = save_reference(tmp_path, MistralForCausalLM, sliding_window=5)
-    expected = reference_logits(model)
-    got = load_model(tmp_path, backend)
-    np.testing.assert_allclose(logits(got, TOKENS), expected, atol=ATOL)
-    np.testing.assert_allclose(in_chunks(got, TOKENS, [3, 1, 36]), expected, atol=ATOL)
+def test_a_window_equals_transformers(tmp_path):
+    expected = reference_logits(save_reference(tmp_path, MistralForCausalLM, sliding_window=5))
+    for backend in BACKENDS:
+        got = load_model(tmp_path, backend)
+        np.testing.assert_allclose(logits(got, TOKENS), expected, atol=ATOL)
+        np.testing.assert_allclose(in_chunks(got, TOKENS, [3, 1, 36]), expected, atol=ATOL)
     full = Llama(got.arch.replace(window=None), read_checkpoint(tmp_path).weights)
     assert np.abs(full(TOKENS) - expected).max() > 0.1  # the window matters here
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("scaling", [None, LLAMA3], ids=["default", "llama3"])
-def test_far_positions_equal_transformers(scaling, backend, tmp_path):
+def test_far_positions_equal_transformers(scaling, tmp_path):
     """A long text: position 3000 is rotated as transformers rotates it."""
     parameters = {"rope_type": "default", **(scaling or {}), "rope_theta": 5e5}
     model = save_reference(tmp_path, rope_parameters=parameters, num_hidden_layers=1)
     tokens = RNG.integers(0, SIZES["vocab_size"], size=(1, 3000))
-    got = in_chunks(load_model(tmp_path, backend), tokens, [1000, 1000, 1000])
-    np.testing.assert_allclose(got, reference_logits(model, tokens), atol=ATOL)
+    expected = reference_logits(model, tokens)
+    for backend in BACKENDS:
+        got = in_chunks(load_model(tmp_path, backend), tokens, [1000, 1000, 1000])
+        np.testing.assert_allclose(got, expected, atol=ATOL)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @given(cuts=st.sets(st.integers(1, 39)), n_rows=st.integers(1, 2))
-def test_any_chunks_equal_one_pass(models, backend, cuts, n_rows):
-    edges = [0, *sorted(cuts), 40]
-    sizes = np.diff(edges)
-    tokens = TOKENS[:n_rows]
-    whole = logits(models[backend], tokens)
-    np.testing.assert_allclose(in_chunks(models[backend], tokens, sizes), whole, atol=ATOL)
+def test_any_chunks_equal_one_pass(models, cuts, n_rows):
+    sizes, tokens = np.diff([0, *sorted(cuts), 40]), TOKENS[:n_rows]
+    for model in models.values():
+        np.testing.assert_allclose(
+            in_chunks(model, tokens, sizes), logits(model, tokens), atol=ATOL
+        )
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_truncated_cache_forgets(models, backend):
-    """Feed a wrong guess, take it back, feed the right tokens: as if it had never been there."""
-    model, cache = models[backend], models[backend].new_cache(2, 40)
-    model(TOKENS[:, :10], cache)
-    model(TOKENS[:, 30:], cache)
-    cache.truncate(10)
-    got = logits(model, TOKENS[:, 10:], cache)
-    np.testing.assert_allclose(got, logits(model, TOKENS)[:, 10:], atol=ATOL)
-    assert cache.length == 40
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
 @given(
-    sizes=st.lists(
-        st.tuples(st.integers(0, 12), st.one_of(st.just(1), st.integers(1, 8))),
-        min_size=1,
-        max_size=5,
-    )
+    backend=st.sampled_from(BACKENDS),
+    sizes=st.lists(st.tuples(st.integers(0, 12), st.integers(1, 8)), min_size=1, max_size=5),
 )
 def test_a_ragged_pass_equals_one_pass_per_sequence(models, backend, sizes):
     """Each sequence has (cached, new) tokens: prompts, parts of prompts and single tokens at once.
@@ -184,77 +172,84 @@ def test_a_ragged_pass_equals_one_pass_per_sequence(models, backend, sizes):
             np.testing.assert_allclose(ours, theirs, atol=ATOL)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_ragged_pass_of_the_shipped_model(backend):
-    """Greedy tokens and logits of the trained model; 3 + 9 + 5 tokens are one product (T5)."""
-    model = load_model("target", backend)
-    ids = tokenizer().encode(data_path("heldout.txt").read_text(encoding="utf-8"))
-    rows = [ids[:3], ids[100:109], ids[200:205]]
-    together = model.forward_ragged(rows, [model.new_cache(1, 9) for _ in rows])
-    assert [logits.shape for logits in together] == [(n, model.arch.vocab_size) for n in (3, 9, 5)]
-    for row, got in zip(rows, together, strict=True):
-        alone = model([row])[0]
-        np.testing.assert_allclose(got, alone, atol=1e-4)
-        assert (got.argmax(-1) == alone.argmax(-1)).all()
-
-
-@pytest.mark.parametrize("n_rows", [1, 2, 7, 8, 20])
-@pytest.mark.parametrize("shape", [(48, 24), (128, 24)])  # in panels of 64, and in one
-def test_products_of_a_few_rows(n_rows, shape):
-    """As NumPy's; of up to seven rows, each has the bits that it has alone."""
+def test_products_of_a_few_rows():
+    """As NumPy's, in panels of 64 and in one; each of up to seven has the bits it has alone."""
     rng = np.random.default_rng(0)
-    weights, x = (rng.normal(size=s).astype(np.float32) for s in (shape, (n_rows, shape[1])))
+    for shape, n_rows in product([(48, 24), (128, 24)], [1, 2, 7, 8, 20]):
+        weights, x = (rng.normal(size=s).astype(np.float32) for s in (shape, (n_rows, 24)))
+        matrix = llama._Matrix(weights)
+        together = x @ matrix
+        np.testing.assert_allclose(together, x @ weights.T, atol=1e-5)
+        assert n_rows > 7 or (together == [row @ matrix for row in x]).all(), (shape, n_rows)
+
+
+def test_a_matrix_is_the_array_that_it_was_made_of(monkeypatch):
+    """Whatever NumPy's library does with a few rows; the shape before the last one stays."""
+    weights = RNG.normal(size=(128, 24)).astype(np.float32)
     matrix = llama._Matrix(weights)
-    together = x @ matrix
-    assert np.allclose(together, x @ weights.T, atol=1e-5)
-    assert together.shape == (n_rows, shape[0])
-    if n_rows <= 7:
-        assert (together == [(row @ matrix) for row in x]).all()
+    assert matrix.shape == (24, 128)
+    assert np.array_equal(np.asarray(matrix), weights.T)
+    assert np.asarray(matrix, dtype=np.float64).dtype == np.float64
+    for at_once, leading in product([True, False], [(), (3,), (2, 3), (4, 5)]):
+        monkeypatch.setattr(llama, "few_rows_in_one", lambda at_once=at_once: at_once)
+        x = RNG.normal(size=(*leading, 24)).astype(np.float32)
+        got = x @ matrix
+        assert got.shape == (*leading, 128) and got.dtype == np.float32
+        np.testing.assert_allclose(got, x @ weights.T, atol=1e-5)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_attention_across_sequences_would_show(models, backend):
-    """As if the tokens of all were one text."""
-    model = models[backend]
-    a, b = TOKENS[0, :9], TOKENS[1, :7]
-    _, got = model.forward_ragged([a, b], [model.new_cache(1, 9) for _ in range(2)])
-    one_text = logits(model, np.concatenate([a, b])[None])[0, 9:]
-    assert np.abs(np.asarray(got) - one_text).max() > 0.1
-    np.testing.assert_allclose(got, model(b[None])[0], atol=ATOL)
+TREE, PARENTS = [7, 8, 9, 7], [-1, -1, 0, 1]
+BRANCHES = [[7], [8], [7, 9], [8, 7]]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_wrong_ragged_pass_is_named(models, backend):
-    model = models[backend]
-    caches = [model.new_cache(1, 4) for _ in range(2)]
-    with pytest.raises(ValueError, match="tokens has 1 sequences and caches 2"):
-        model.forward_ragged([[1]], caches)
-    with pytest.raises(ValueError, match="at least one"):
-        model.forward_ragged([], [])
-    with pytest.raises(ValueError, match=r"tokens must be integers \(B, T\), at least one"):
-        model.forward_ragged([[1], []], caches)
-    with pytest.raises(ValueError, match="tokens hold ids 1 … 97"):
-        model.forward_ragged([[1], [1, 97]], caches)
-    assert [cache.length for cache in caches] == [0, 0]
-    with pytest.raises(ValueError, match="5 more do not fit"):
-        model.forward_ragged([[1, 2], [1, 2, 3, 4, 5]], caches)
-    for cache in caches:
-        cache.truncate(cache.length)
-    expected = model([[1, 2]])[0]
-    np.testing.assert_allclose(model.forward_ragged([[1, 2], [3]], caches)[0], expected, atol=ATOL)
+def test_a_tree_is_its_branches_behind_the_text(models):
+    """Part of the text may lie in the cache, and the rest or the tree come in parts."""
+    model, text = models["numpy"], TOKENS[0, :9].tolist()
+    branches = [model.features([text + branch])[0, -1] for branch in BRANCHES]
+    expected = np.concatenate([model.features([text])[0], branches])
+    for n_cached in (0, 5, 9):
+        cache = model.new_cache(1, 20) if n_cached else None
+        if n_cached:
+            model([text[:n_cached]], cache)
+        got = model.features([text[n_cached:] + TREE], cache, PARENTS)[0]
+        np.testing.assert_allclose(got, expected[n_cached:], atol=ATOL)
+    cache.truncate(9)
+    parts = [model.features([TREE[:n][-2:]], cache, PARENTS[:n])[0] for n in (2, 4)]
+    np.testing.assert_allclose(np.concatenate(parts), branches, atol=ATOL)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_later_tokens_and_other_rows_change_nothing(models, backend):
-    model = models[backend]
+def test_a_model_with_windows_reads_no_trees(saved):
+    checkpoint = read_checkpoint(saved[0])
+    model = Llama(checkpoint.arch.replace(window=5), checkpoint.weights)
+    with pytest.raises(ValueError, match="parents must be None for a model with windows"):
+        model.features([TREE], parents=PARENTS)
+
+
+def test_a_wrong_ragged_pass_is_named(models):
+    for model in models.values():
+        caches = [model.new_cache(1, 4) for _ in range(2)]
+        with pytest.raises(ValueError, match="tokens has 1 sequences and caches 2"):
+            model.forward_ragged([[1]], caches)
+        with pytest.raises(ValueError, match="tokens hold ids 1 … 97"):
+            model.forward_ragged([[1], [1, 97]], caches)
+        assert [cache.length for cache in caches] == [0, 0]
+        with pytest.raises(ValueError, match="5 more do not fit"):
+            model.forward_ragged([[1, 2], [1, 2, 3, 4, 5]], caches)
+        for cache in caches:
+            cache.truncate(cache.length)
+        got = model.forward_ragged([[1, 2], [3]], caches)[0]
+        np.testing.assert_allclose(got, model([[1, 2]])[0], atol=ATOL)
+
+
+def test_later_tokens_and_other_rows_change_nothing(models):
     changed = TOKENS.copy()
     changed[0, 20:] = 0
-    before, after = logits(model, TOKENS), logits(model, changed)
-    np.testing.assert_allclose(after[0, :20], before[0, :20], atol=ATOL)
-    np.testing.assert_allclose(after[1], before[1], atol=ATOL)
-    assert np.abs(after[0, 21:] - before[0, 21:]).max() > 0.1
-    one_row = logits(model, TOKENS[:1])
-    np.testing.assert_allclose(one_row[0], before[0], atol=ATOL)
+    for model in models.values():
+        before, after = logits(model, TOKENS), logits(model, changed)
+        np.testing.assert_allclose(after[0, :20], before[0, :20], atol=ATOL)
+        np.testing.assert_allclose(after[1], before[1], atol=ATOL)
+        assert np.abs(after[0, 21:] - before[0, 21:]).max() > 0.1
+        np.testing.assert_allclose(logits(model, TOKENS[:1])[0], before[0], atol=ATOL)
 
 
 def test_backends_agree_and_weights_are_left_alone(saved):
@@ -268,23 +263,59 @@ def test_backends_agree_and_weights_are_left_alone(saved):
     assert model(TOKENS.tolist()).dtype == np.float32
 
 
+def test_what_a_llama_takes_for_granted(saved):
+    """RoPE's base, the norms' epsilon and no end: those of the first Llama."""
+    checkpoint = read_checkpoint(saved[0])
+    model = Llama(checkpoint.arch, checkpoint.weights)
+    said = Llama(checkpoint.arch, checkpoint.weights, 10000.0, None, 1e-5, ())
+    assert model.eos_ids == () and np.array_equal(model(TOKENS), said(TOKENS))
+    assert Llama(checkpoint.arch, checkpoint.weights, eos_ids=[2, 96]).eos_ids == (2, 96)
+
+
+@pytest.mark.skipif(os.cpu_count() == 1, reason="one core has one thread")
+def test_every_product_of_a_pass_takes_the_threads_that_it_may():
+    """In the layers, seen where they append to the cache, and behind them; None: as it was."""
+    seen = []
+
+    class Watched:
+        __array_ufunc__ = None
+
+        def __init__(self, matrix):
+            self.matrix = matrix
+
+        def __rmatmul__(self, x):
+            seen.extend(taken())
+            return x @ self.matrix
+
+    for n_threads in (1, None):
+        model = load_model("draft", n_threads=n_threads)
+        cache, n_looks = model.new_cache(1, 8), model.arch.n_layers + 1
+
+        def watched(*args, append=cache.append):
+            seen.extend(taken())
+            append(*args)
+
+        cache.append, model.unembedding = watched, Watched(model.unembedding)
+        with threadpool_limits(2, user_api="blas"):
+            for one_pass in (
+                lambda model=model, cache=cache: model([[5, 6, 7]], cache),
+                lambda model=model, cache=cache: model.forward_ragged([[8]], [cache]),
+            ):
+                seen.clear()
+                one_pass()
+                assert seen == [n_threads or 2] * n_looks * (len(seen) // n_looks) != []
+
+
+@given(x=st.lists(st.floats(-1e4, 1e4, width=32), min_size=1))
+def test_silu_is_scipy_s(x):
+    """Also where the exponential overflows, without a warning."""
+    x = np.array(x, dtype=np.float32)
+    got = llama.silu(x)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, x * expit(x), rtol=1e-5, atol=1e-30)
+
+
 # Wrong models, which the comparisons above must catch.
-
-
-def test_a_shifted_position_would_show(saved):
-    """Against the cache: all new keys one position late. A uniform shift cannot show: RoPE."""
-    model, expected = Llama.from_pretrained(saved[0]), reference_logits(saved[1])
-    cache = model.new_cache(2, 41)
-    model(TOKENS[:, :20], cache)
-
-    class Late:
-        """The same cache, but it claims to hold one token more."""
-
-        length = 21
-        append, keys, values = cache.append, cache.keys, cache.values
-
-    got = logits(model, TOKENS[:, 20:], Late())
-    assert np.abs(got - expected[:, 20:]).max() > 0.1
 
 
 def test_a_mask_off_by_one_would_show(saved, monkeypatch):
@@ -332,57 +363,48 @@ def test_pairing_neighbours_in_rope_would_show(saved, monkeypatch):
 # Errors.
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(
-    ("tokens", "message"),
-    [
-        ([[97]], "ids 97 … 97, expected 0 … 96"),
-        ([[3, -1]], "ids -1 … 3"),
-        ([1, 2], r"shape \(2,\)"),
-        ([[]], r"shape \(1, 0\)"),
-        ([[1.5]], "integers"),
-    ],
-)
-def test_wrong_tokens_are_named(models, backend, tokens, message):
-    with pytest.raises(ValueError, match=message):
-        models[backend](tokens)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_full_cache_is_an_error_and_stays_usable(models, backend):
-    model = models[backend]
-    cache = model.new_cache(2, 12)
-    model(TOKENS[:, :10], cache)
-    with pytest.raises(ValueError, match="12"):
-        model(TOKENS[:, 10:13], cache)
-    assert cache.length == 10
-    got = logits(model, TOKENS[:, 10:12], cache)
-    np.testing.assert_allclose(got, logits(model, TOKENS[:, :12])[:, 10:], atol=ATOL)
-    with pytest.raises(ValueError):
-        model(TOKENS[:1, :1], model.new_cache(2, 12))
+def test_wrong_tokens_are_named(models):
+    """The rest test_protocols.py asks of what both backends call."""
+    for model in models.values():
+        with pytest.raises(ValueError, match="ids 97 … 97, expected 0 … 96"):
+            model([[97]])
+        with pytest.raises(ValueError, match=r"shape \(2,\)"):
+            model([1, 2])
 
 
 def test_new_cache_needs_a_capacity_where_none_is_known(saved, models):
-    assert models["numpy"].new_cache().keys(0).shape[:2] == (1, 2)
+    cache = models["numpy"].new_cache()
+    assert cache.keys(0).shape[:2] == (1, 2) and cache.capacity == 131072
+    assert models["numpy"].new_cache(3, 7).values(0).shape[:2] == (3, 2)
     checkpoint = read_checkpoint(saved[0])
     model = Llama(checkpoint.arch.replace(max_context=None), checkpoint.weights)
     with pytest.raises(ValueError, match="capacity must be given"):
         model.new_cache()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_weights_that_do_not_fit_are_named(saved, backend):
+def test_what_cannot_be_loaded_is_named(saved, models, subtests):
     """What is wrong with a checkpoint, test_checkpoint.py asks; here, that each backend asks."""
     checkpoint = read_checkpoint(saved[0])
-    backend_class = type(load_model(saved[0], backend))
-    with pytest.raises(ValueError, match=r"lack 9 tensors, first model\.layers\.3"):
-        backend_class(checkpoint.arch.replace(n_layers=4), checkpoint.weights)
-    with pytest.raises(ValueError, match=r"config\.json: No such file"):
-        backend_class.from_pretrained(saved[0] / "..")
+    for kind in map(type, models.values()):
+        with pytest.raises(ValueError, match=r"lack 9 tensors, first model\.layers\.3"):
+            kind(checkpoint.arch.replace(n_layers=4), checkpoint.weights)
+        with pytest.raises(ValueError, match=r"config\.json: No such file"):
+            kind.from_pretrained(saved[0] / "..")
+    for arguments, message in [
+        (["tagret"], "'target', 'draft' or a directory, got 'tagret'"),
+        (["TARGET"], "got 'TARGET'"),  # a directory of that name would be read
+        ([data_path("."), "jax"], "backend must be 'numpy' or 'torch', got 'jax'"),
+        (["draft", "numpy", 0], "n_threads must be an integer of at least 1, got 0"),
+    ]:
+        with subtests.test(message), pytest.raises(ValueError, match=message):
+            load_model(*arguments)
 
 
-def test_load_model_names_what_it_knows():
-    with pytest.raises(ValueError, match="'target', 'draft' or a directory, got 'tagret'"):
-        load_model("tagret")
-    with pytest.raises(ValueError, match="backend must be 'numpy' or 'torch', got 'jax'"):
-        load_model(data_path("."), backend="jax")
+def test_load_model_gives_the_target_in_numpy_and_one_thread_unless_asked(saved, models):
+    assert type(load_model()) is Llama
+    for backend in BACKENDS:
+        model, draft = load_model(backend=backend), load_model("draft", backend)
+        assert model.arch == load_model("target", backend).arch != draft.arch
+        assert type(model) is type(models[backend]) and model.n_threads == draft.n_threads == 1
+        for n in (1, 3, None):
+            assert load_model(str(saved[0]), backend, n).n_threads == n

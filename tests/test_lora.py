@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from firsttoken.architectures import Architecture
@@ -295,13 +296,28 @@ def test_what_is_saved_is_loaded(tmp_path, name):
 
 def test_names_and_settings_are_peft_s(tmp_path):
     save_adapter(ADAPTERS["few"], tmp_path, base="small")
-    config = json.loads((tmp_path / "adapter_config.json").read_text())
-    assert config["peft_type"] == "LORA" and config["base_model_name_or_path"] == "small"
-    assert (config["r"], config["lora_alpha"]) == (1, -2.0)
-    assert config["target_modules"] == ["o_proj", "up_proj", "v_proj"]
+    config = {
+        "base_model_name_or_path": "small",
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "lora_alpha": -2.0,
+        "lora_dropout": 0.0,
+        "peft_type": "LORA",
+        "r": 1,
+        "target_modules": ["o_proj", "up_proj", "v_proj"],
+        "task_type": "CAUSAL_LM",
+    }
+    text = (tmp_path / "adapter_config.json").read_text()
+    assert text == json.dumps(config, indent=2) + "\n"  # for people to read, too
+    with safe_open(tmp_path / "adapter_model.safetensors", framework="np") as file:
+        assert file.metadata() == {"format": "pt"}
     names = set(load_file(tmp_path / "adapter_model.safetensors"))
     assert "base_model.model.model.layers.1.self_attn.v_proj.lora_A.weight" in names
     assert "base_model.model.model.layers.0.mlp.up_proj.lora_B.weight" in names
+    save_adapter(ADAPTERS["few"], tmp_path)
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == ""
 
 
 def test_a_shipped_adapter_goes_by_its_name():
@@ -310,6 +326,12 @@ def test_a_shipped_adapter_goes_by_its_name():
         load_adapter("loud")
     with pytest.raises(ValueError, match="got 'no/such'"):
         load_adapter("no/such")
+
+
+def test_a_directory_goes_before_a_shipped_adapter_of_its_name(tmp_path, monkeypatch):
+    save_adapter(ADAPTERS["few"], tmp_path / "capitals")
+    monkeypatch.chdir(tmp_path)
+    assert same(load_adapter("capitals"), rounded(ADAPTERS["few"]))
 
 
 @pytest.mark.parametrize(
@@ -348,6 +370,9 @@ def test_settings_that_change_nothing_are_taken(tmp_path):
         (("v_proj.lora_A", "v_proj.lora_embedding_A"), "belongs to no matrix"),
         (("self_attn.v_proj", "mlp.v_proj"), "belongs to no matrix"),
         (("base_model.model.", ""), "belongs to no matrix"),
+        (("layers.0.", "layers.first."), "belongs to no matrix"),
+        (("model.layers.0.", "model.blocks.0."), "belongs to no matrix"),
+        (("lora_B.weight", "lora_B.weight.scale"), "belongs to no matrix"),
         (("layers.0.self_attn.v_proj.lora_A.weight", None), "v_proj of layer 0 has B only"),
     ],
 )
@@ -391,6 +416,7 @@ ONE = np.ones((1, 4)), np.ones((6, 1))
         ((1, 1.0, {(0, "lm_head"): ONE}), "pairs: matrix 'lm_head', expected one of q_proj"),
         ((2, 1.0, {(0, "q_proj"): ONE}), r"q_proj of layer 0 has A \(1, 4\) and B \(6, 1\)"),
         ((1, 1.0, {(0, "q_proj"): ONE[::-1]}), r"has A \(6, 1\) and B \(1, 4\)"),
+        ((1, 1.0, {(0, "q_proj"): (np.ones((1, 4, 1)), ONE[1])}), r"has A \(1, 4, 1\) and B"),
     ],
 )
 def test_a_wrong_adapter_is_named(arguments, message):
@@ -426,7 +452,8 @@ def test_wrong_passes_are_named():
 
 def test_nbytes_are_those_of_the_arrays_that_passes_read():
     few = AdaptedModel(BASE, {"few": ADAPTERS["few"]})
-    assert few.nbytes >= ADAPTERS["few"].nbytes  # zeros where a matrix beside has no pair
+    # v beside zeros for q and k, o alone, up beside zeros for gate: first A, then B.
+    assert few.nbytes == 2 * 4 * ((24 + 24 + 12 + 12) + (24 + 24) + (24 + 40 + 40))
     checkpoint = read_checkpoint(data_path("model/target"))
     model = AdaptedModel(load_model("target"), {"x": load_adapter("capitals")})
     assert model.nbytes < 0.1 * sum(w.nbytes for w in checkpoint.weights.values())

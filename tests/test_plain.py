@@ -50,30 +50,30 @@ def secrets(notebook) -> set[str]:
     return {text for text in hidden if text not in "\n".join([*seen, options])}
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_chapter_has_all_its_text_and_no_answer(path):
-    notebook = nbformat.read(path, as_version=4)
-    text = plain.chapter_text(notebook, path.stem, {})
-    hidden = secrets(notebook)
-    solutions = [tag for tag in all_tags(notebook) if tag.endswith("-solution")]
-    assert len(hidden) > len(solutions)
-    assert [line for line in hidden if line in text] == []
-    _, seen = code_and_text(notebook)
-    linked = [plain.LINK.sub(plain.to_the_site, source).strip() for source in seen]
-    assert [source for source in linked if source not in text] == []
-    for call in calls([cell for cell in notebook.cells if cell.cell_type == "code"], "quiz"):
-        assert ast.literal_eval(call.args[0]) in text
-    assert text.count("*Left out here: the solution.*") == len(solutions)
+def test_chapters_have_all_their_text_and_no_answer():
+    for path in NOTEBOOKS:
+        notebook = nbformat.read(path, as_version=4)
+        text = plain.chapter_text(notebook, path.stem, {})
+        hidden = secrets(notebook)
+        solutions = [tag for tag in all_tags(notebook) if tag.endswith("-solution")]
+        assert len(hidden) > len(solutions)
+        assert [line for line in hidden if line in text] == [], path.stem
+        code, seen = code_and_text(notebook)
+        linked = [plain.LINK.sub(plain.to_the_site, source).strip() for source in seen]
+        assert [source for source in linked if source not in text] == [], path.stem
+        asked = [ast.literal_eval(call.args[0]) for call in calls(code, "quiz")]
+        assert [question for question in asked if question not in text] == [], path.stem
+        assert text.count("*Left out here: the solution.*") == len(solutions)
 
 
-@pytest.mark.parametrize("tag", ["exercise-1-solution", "exercise-1-check"])
-def test_a_text_with_an_answer_would_be_noticed(tag):
-    notebook = nbformat.read(ROOT / "notebooks" / "04_kv_cache.ipynb", as_version=4)
-    hidden = secrets(notebook)
-    (cell,) = [cell for cell in notebook.cells if tag in cell.metadata.get("tags", [])]
-    cell.metadata.tags = []
-    text = plain.chapter_text(notebook, "04_kv_cache", {})
-    assert any(line in text for line in hidden)
+def test_a_text_with_an_answer_would_be_noticed():
+    for tag in ("exercise-1-solution", "exercise-1-check"):
+        notebook = nbformat.read(ROOT / "notebooks" / "04_kv_cache.ipynb", as_version=4)
+        hidden = secrets(notebook)
+        (cell,) = [cell for cell in notebook.cells if tag in cell.metadata.get("tags", [])]
+        cell.metadata.tags = []
+        text = plain.chapter_text(notebook, "04_kv_cache", {})
+        assert any(line in text for line in hidden)
 
 
 def small() -> nbformat.NotebookNode:
@@ -167,9 +167,9 @@ def test_links_lead_to_the_files_of_the_site():
     assert "[a](03_roofline.html.md#build) [b](../book/notation.html) [c](https://e" in text
 
 
-@pytest.mark.parametrize(("inside", "fence"), [("a", "```"), ("```\na\n```", "````")])
-def test_no_text_ends_its_fence(inside, fence):
-    assert plain.fenced(inside, "text") == f"{fence}text\n{inside}\n{fence}"
+def test_no_text_ends_its_fence():
+    for inside, fence in (("a", "```"), ("```\na\n```", "````")):
+        assert plain.fenced(inside, "text") == f"{fence}text\n{inside}\n{fence}"
 
 
 def test_the_index_has_the_form_of_llms_txt():

@@ -33,11 +33,13 @@ from firsttoken.throughput import decode_step
 ARCH = Architecture("toy", 2, 32, 4, 2, 8, 48, 64, tied_embeddings=True)
 
 
-def exact_profile(arch, batches, dtypes=("fp32",), kv=2e9, gemv=1e9, head=5e8, overhead=1e-4):
+def exact_profile(
+    arch, batches, dtypes=("fp32",), kv=2e9, gemv=1e9, head=5e8, overhead=1e-4, peak=1e12
+):
     """A machine whose every rate is known: attention takes a fixed cost and the time to read."""
     keys = [(dtype, rows) for dtype in dtypes for rows in batches]
     return MachineProfile(
-        Accelerator("known", dict.fromkeys(dtypes, 1e12), 4e9, 1e12),
+        Accelerator("known", dict.fromkeys(dtypes, peak), 4e9, 1e12),
         gemv_bandwidth=dict.fromkeys(keys, gemv),
         kv_bandwidth=kv,
         layer_overhead_s=overhead,
@@ -61,49 +63,35 @@ KNOWN = exact_profile(ARCH, [1, 3], ("fp32", "bf16"))
 # --- the profile, and when not to trust it
 
 
-@pytest.mark.parametrize(
-    ("spreads", "share", "reason"),
-    [
+def test_busy_machines_are_seen():
+    for spreads, share, reason in [
         ([0.02] * 9 + [0.9], 0.99, ""),  # one odd quantity is no busy machine
         ([0.02, 0.3, 0.9], 0.99, "a quarter of the repeated measurements differ by"),
         ([0.02, 0.03, 0.04], 0.5, "only 50% of the cores"),
         ([0.2, 0.3, 0.4], 0.5, "or more and other programs left only 50%"),
         ([0.02], None, ""),  # a GPU: nobody knows its share
+        ([], 0.99, ""),  # nothing was repeated
         ([0.2] * 4, 0.85, ""),  # the limits themselves
         ([0.21] * 4, 0.85, "a quarter of the repeated measurements differ by 21%"),
         ([0.2] * 4, 0.84, "only 84% of the cores"),
-    ],
-)
-def test_busy_machines_are_seen(spreads, share, reason):
-    profile = replace(
-        KNOWN,
-        spread=dict(enumerate(spreads)),
-        provenance=KNOWN.provenance | {"core_share": share},
-    )
-    assert reason in profile.busy and bool(profile.busy) == bool(reason)
+    ]:
+        shares = KNOWN.provenance | {"core_share": share}
+        profile = replace(KNOWN, spread=dict(enumerate(spreads)), provenance=shares)
+        assert reason in profile.busy and bool(profile.busy) == bool(reason)
+    assert not replace(KNOWN, provenance={}).host_overlaps  # no known device: a CPU
 
 
-def test_a_machine_of_no_known_device_is_a_cpu():
-    assert not replace(KNOWN, provenance={}).host_overlaps
-
-
-def test_a_profile_survives_json():
-    text = json.dumps(KNOWN.as_dict())
-    assert MachineProfile.from_dict(json.loads(text)) == KNOWN
-    assert predict_step(ARCH, KNOWN, 3, 7) == predict_step(
-        ARCH, MachineProfile.from_dict(json.loads(text)), 3, 7
-    )
-
-
-@pytest.mark.parametrize(
-    "damage", ["gemv_bandwidth", "accelerator", "provenance", "spread", "read_bandwidth"]
-)
-def test_half_a_profile_is_refused(damage):
+def test_a_profile_survives_json_and_half_of_one_is_refused():
+    read = MachineProfile.from_dict(json.loads(json.dumps(KNOWN.as_dict())))
+    assert read == KNOWN
+    assert predict_step(ARCH, KNOWN, 3, 7) == predict_step(ARCH, read, 3, 7)
     data = KNOWN.as_dict()
-    with pytest.raises(ValueError, match="no stored machine profile"):
-        MachineProfile.from_dict({k: v for k, v in data.items() if k != damage})
-    with pytest.raises(ValueError, match="no stored machine profile"):
-        MachineProfile.from_dict({**data, "gemv_bandwidth": 3})
+    halves = [data | {"gemv_bandwidth": 3}]
+    for damage in ("gemv_bandwidth", "accelerator", "provenance", "spread", "read_bandwidth"):
+        halves.append({k: v for k, v in data.items() if k != damage})
+    for half in halves:
+        with pytest.raises(ValueError, match="no stored machine profile"):
+            MachineProfile.from_dict(half)
 
 
 def test_a_stored_profile_needs_no_torch(tmp_path):
@@ -125,28 +113,27 @@ shapes = st.builds(
     lambda layers, kv, group, d, f, v, tied: Architecture(
         "any", layers, 16 * d, kv * group, kv, 16, 16 * f, 64 * v, tied
     ),
-    st.integers(1, 6),
-    st.integers(1, 4),
-    st.integers(1, 4),
-    st.integers(1, 8),
-    st.integers(1, 8),
-    st.integers(1, 8),
+    *(st.integers(1, most) for most in (6, 4, 4, 8, 8, 8)),
     st.booleans(),
 )
 
 
-@given(arch=shapes, batch=st.sampled_from([1, 4]), context=st.integers(1, 4000))
-def test_the_first_two_rungs_are_the_formulas_of_throughput(arch, batch, context):
-    profile = exact_profile(arch, [1, 4])
+# Bound by memory, and by arithmetic.
+peaks = st.sampled_from([1e12, 1e9])
+
+
+@given(arch=shapes, batch=st.sampled_from([1, 4]), context=st.integers(1, 4000), peak=peaks)
+def test_the_first_two_rungs_are_the_formulas_of_throughput(arch, batch, context, peak):
+    profile = exact_profile(arch, [1, 4], peak=peak)
     for rung, model in (("bandwidth", "memory"), ("roofline", "roofline")):
         expected = decode_step(arch, profile.accelerator, batch, context, "fp32", "fp32", model)
         assert predict_step(arch, profile, batch, context, rung=rung) == expected.step_s
 
 
-@given(arch=shapes, batch=st.sampled_from([1, 4]), context=st.integers(500, 4000))
-def test_the_upper_rungs_on_a_machine_that_is_known(arch, batch, context):
+@given(arch=shapes, batch=st.sampled_from([1, 4]), context=st.integers(500, 4000), peak=peaks)
+def test_the_upper_rungs_on_a_machine_that_is_known(arch, batch, context, peak):
     """Weights by their own rates, caches by the line, layers by their count: added up by hand."""
-    profile = exact_profile(arch, [1, 4])
+    profile = exact_profile(arch, [1, 4], peak=peak)
     head = 4 * arch.vocab_size * arch.d_model
     looked_up = 0 if arch.tied_embeddings else head
     layers = 4 * arch.n_params - looked_up - head
@@ -154,7 +141,7 @@ def test_the_upper_rungs_on_a_machine_that_is_known(arch, batch, context):
     fixed = arch.n_layers * (1e-4 + 1e-5)
     expected = layers / 1e9 + head / 5e8 + cache / 2e9 + fixed
     assert predict_step(arch, profile, batch, context) == pytest.approx(expected)
-    compute = 2 * batch * arch.n_matmul_params / 1e12
+    compute = 2 * batch * arch.n_matmul_params / peak
     expected = max((layers + head) / 4e9, compute) + cache / 2e9 + arch.n_layers * 1e-4
     got = predict_step(arch, profile, batch, context, rung="overhead")
     assert got == pytest.approx(expected)
@@ -193,16 +180,15 @@ def test_attention_goes_by_the_group():
         predict_step(ARCH.replace(n_heads=10), profile, 1, 900)
 
 
-@pytest.mark.parametrize("rung", ["overhead", "rows"])
-def test_a_gpu_hides_the_host_or_waits_for_it(rung):
+def test_a_gpu_hides_the_host_or_waits_for_it():
     cpu = exact_profile(ARCH, [1])
-    gpu = replace(cpu, provenance={"device": "cuda"})
-    host = ARCH.n_layers * 1e-4
-    work = predict_step(ARCH, cpu, 1, 100, rung=rung) - host
-    assert predict_step(ARCH, gpu, 1, 100, rung=rung) == pytest.approx(max(host, work))
+    gpu, host = replace(cpu, provenance={"device": "cuda"}), ARCH.n_layers * 1e-4
     wide = ARCH.replace(d_ff=480_000)
-    work = predict_step(wide, cpu, 1, 100, rung=rung) - host
-    assert predict_step(wide, gpu, 1, 100, rung=rung) == pytest.approx(work)
+    for rung in ("overhead", "rows"):
+        work = predict_step(ARCH, cpu, 1, 100, rung=rung) - host
+        assert predict_step(ARCH, gpu, 1, 100, rung=rung) == pytest.approx(max(host, work))
+        work = predict_step(wide, cpu, 1, 100, rung=rung) - host
+        assert predict_step(wide, gpu, 1, 100, rung=rung) == pytest.approx(work)
 
 
 def test_nothing_is_interpolated_over_a_row_count():
@@ -214,21 +200,22 @@ def test_nothing_is_interpolated_over_a_row_count():
     assert predict_step(ARCH, profile, 3, 10, rung="overhead") > 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((ARCH, 1, 10, "fp32", "anchor"), "rung 'anchor' is unknown"),
+def test_what_cannot_be_predicted_is_refused(subtests):
+    profile, toy = exact_profile(ARCH, [1]), (ARCH, 1, 10, "fp32")
+    mixtral, deepseek = (ARCHITECTURES[name] for name in ("Mixtral-8x7B", "DeepSeek-V2"))
+    for arguments, message in [
+        ((*toy, "anchor"), "rung 'anchor' is unknown"),
         ((ARCH, 0, 10, "fp32", "rows"), "batch must be an integer of at least 1, got 0"),
         ((ARCH, 1, 0, "fp32", "overhead"), "context must be an integer of at least 1, got 0"),
         ((ARCH, 0, 10, "fp32", "roofline"), "batch must be an integer of at least 1"),
-        ((ARCHITECTURES["Mixtral-8x7B"], 1, 10, "fp32", "rows"), "expected a dense Llama"),
-        ((ARCHITECTURES["DeepSeek-V2"], 1, 10, "fp32", "rows"), "expected a dense Llama"),
-    ],
-)
-def test_what_cannot_be_predicted_is_refused(arguments, message):
-    arch, batch, context, dtype, rung = arguments
-    with pytest.raises(ValueError, match=message):
-        predict_step(arch, exact_profile(ARCH, [1]), batch, context, dtype, rung)
+        ((mixtral, 1, 10, "fp32", "rows"), "expected a dense Llama"),
+        ((deepseek, 1, 10, "fp32", "rows"), "expected a dense Llama"),
+    ]:
+        with subtests.test(message), pytest.raises(ValueError, match=message):
+            predict_step(arguments[0], profile, *arguments[1:])
+    for table in ("gemv_bandwidth", "head_bandwidth", "overhead_s"):
+        with pytest.raises(ValueError, match=f"^{table} was measured for nothing; got fp32 × 1$"):
+            predict_step(ARCH, replace(profile, **{table: {}}), 1, 10)
 
 
 # --- the ladder
@@ -246,8 +233,14 @@ def points_of(profile, factor, dtypes=("fp32", "bf16")):
 
 def test_an_anchor_removes_what_all_points_of_a_dtype_share():
     profile = exact_profile(ARCH, [1, 4], ("fp32", "bf16"))
-    rungs = ladder(ARCH, profile, points_of(profile, {"fp32": 1.25, "bf16": 2.0}))
+    points = points_of(profile, {"fp32": 1.25, "bf16": 2.0})
+    rungs = ladder(ARCH, profile, points)
     assert [rung.name for rung in rungs] == [*RUNGS, "anchor"]
+    for rung in rungs[:-1]:
+        steps = [
+            predict_step(ARCH, profile, p.batch, p.context, p.dtype, rung.name) for p in points
+        ]
+        assert rung.predicted_s == tuple(steps)
     rows, anchor = rungs[-2:]
     assert rows.errors == pytest.approx([1 / 1.25 - 1] * 6 + [1 / 2 - 1] * 6)
     assert rows.mean_abs_error == pytest.approx((0.2 + 0.5) / 2)
@@ -313,11 +306,13 @@ def test_drift_compares_each_product_with_its_own_calibration():
 
 
 def test_drift_needs_a_calibrated_point():
-    profile = exact_profile(ARCH, [1])
-    with pytest.raises(ValueError, match="points are empty"):
-        drift(profile, [])
-    with pytest.raises(ValueError, match="got fp32 × 3"):
-        drift(profile, [DecodePoint("fp32", 3, 10, 1.0, 0.0, 1e9)])
+    profile, point = exact_profile(ARCH, [1]), DecodePoint("fp32", 3, 10, 1.0, 0.0, 1e9)
+    for points, message in [
+        ([], "points are empty"),
+        ([point], "^gemv_bandwidth was measured for fp32 × 1; got fp32 × 3"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            drift(profile, points)
 
 
 # --- stored runs
@@ -341,9 +336,9 @@ def test_stored_runs_come_back_whole(tmp_path):
     assert replace(second, held_out=None) == first
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"arch": {}, "runs": [{}]}', '{"runs": 3}'])
-def test_a_file_of_another_kind_is_refused(tmp_path, content):
+def test_a_file_of_another_kind_is_refused(tmp_path):
     path = tmp_path / "runs.json"
-    path.write_text(content)
-    with pytest.raises(ValueError, match=r"runs\.json holds no measured runs"):
-        stored_runs(path)
+    for content in ("", "{}", "[]", '{"arch": {}, "runs": [{}]}', '{"runs": 3}'):
+        path.write_text(content)
+        with pytest.raises(ValueError, match=r"runs\.json holds no measured runs"):
+            stored_runs(path)

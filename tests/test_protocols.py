@@ -5,6 +5,7 @@ A check is a function that any cache or model must pass. Each has broken ones th
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from firsttoken.protocols import Cache, Model, check_tokens, ragged_rows
 
 ARCH = Architecture("tiny", 2, 16, 4, 2, 4, 24, 50, max_context=64)
 CAPACITY, BLOCK = 12, 4
+REJECTED = AssertionError, pytest.fail.Exception
 NUMBERS = 2 * 2 * 2 * 4 * CAPACITY  # of a full cache: layers, keys and values, heads, H, tokens
 
 
@@ -187,14 +189,11 @@ def test_what_was_appended_comes_back(name, steps):
     check_what_comes_back(KINDS[name], steps)
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_what_does_not_fit_changes_nothing(name):
-    check_refusals(KINDS[name])
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_bytes_are_those_allocated(name):
-    check_bytes(KINDS[name])
+def test_what_does_not_fit_changes_nothing_and_bytes_are_those_allocated(subtests):
+    for name, kind in KINDS.items():
+        with subtests.test(name):
+            check_refusals(kind)
+            check_bytes(kind)
 
 
 def test_cutting_a_shared_sequence_short_leaves_the_other_alone():
@@ -274,9 +273,8 @@ class CountsWhatIsFilled(kv_cache.KVCache):
         return super().nbytes * (self.length - 1) // self.capacity
 
 
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
+def test_broken_caches_are_rejected(subtests):
+    for broken, check in [
         (ForgetsNothing, check_what_comes_back),
         (ForgetsInOneLayer, check_what_comes_back),
         (TruncatesOneTooFew, check_what_comes_back),
@@ -288,13 +286,15 @@ class CountsWhatIsFilled(kv_cache.KVCache):
         (ForgetsTheOldest, check_refusals),
         (WritesBeforeItRefuses, check_refusals),
         (CountsWhatIsFilled, check_bytes),
-    ],
-)
-@pytest.mark.parametrize("dtype", ["fp32", "int4"])
-def test_broken_caches_are_rejected(broken, check, dtype):
-    make = lambda batch: broken(ARCH, batch, CAPACITY, dtype)  # noqa: E731
-    with pytest.raises((AssertionError, pytest.fail.Exception)):
-        check(replace(KINDS[f"KVCache {dtype}"], make=make))
+    ]:
+        for dtype in ("fp32", "int4"):
+            kind = replace(KINDS[f"KVCache {dtype}"], make=partial(made_of, broken, dtype))
+            with subtests.test(broken.__name__), pytest.raises(REJECTED):
+                check(kind)
+
+
+def made_of(kind, dtype, batch):
+    return kind(ARCH, batch, CAPACITY, dtype)
 
 
 # Checks of a model.
@@ -309,12 +309,6 @@ BACKENDS = {"numpy": llama.Llama, "torch": llama_torch.Llama}
 # A cache of NumPy arrays goes with both. The coarser formats change the logits by more than a bound
 # could tell from a mistake; the shared sequence holds what no model wrote.
 READ = [name for name, kind in KINDS.items() if kind.error == 0 and "shared" not in name]
-PAIRS = [
-    (backend, name)
-    for backend in BACKENDS
-    for name in READ
-    if backend == "torch" or KINDS[name].arrays is np.asarray
-]
 
 
 def in_passes(kind, model, tokens, cache, sizes):
@@ -371,22 +365,21 @@ def check_new_cache(model):
     assert model.new_cache().nbytes == model.new_cache(1, ARCH.max_context).nbytes
 
 
-def model_of(backend, kind):
-    arch = ARCH.replace(window=kind.window)
-    return BACKENDS[backend](arch, WEIGHTS)
-
-
-@pytest.mark.parametrize(("backend", "name"), PAIRS)
-@pytest.mark.parametrize("check", [check_passes, check_ragged])
-def test_models_read_any_cache(check, backend, name):
-    check(model_of(backend, KINDS[name]), KINDS[name])
+def test_new_caches():
+    for backend in BACKENDS.values():
+        model: Model = backend(ARCH, WEIGHTS, eos_ids=[3])
+        assert model.arch == ARCH and model.eos_ids == (3,)
+        check_new_cache(model)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_new_caches(backend):
-    model: Model = BACKENDS[backend](ARCH, WEIGHTS, eos_ids=[3])
-    assert model.arch == ARCH and model.eos_ids == (3,)
-    check_new_cache(model)
+def test_models_read_any_cache(backend, subtests):
+    for kind in map(KINDS.get, READ):
+        if backend == "torch" or kind.arrays is np.asarray:
+            model = BACKENDS[backend](ARCH.replace(window=kind.window), WEIGHTS)
+            with subtests.test(str(kind)):
+                check_passes(model, kind)
+                check_ragged(model, kind)
 
 
 class StartsAtZero(llama.Llama):
@@ -428,9 +421,10 @@ class MakesLittleRoom(llama.Llama):
         return super().new_cache(batch, capacity or 16)
 
 
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
+def test_broken_models_are_rejected(subtests):
+    """And broken caches show in the logits."""
+    plain = KINDS["KVCache fp32"]
+    for broken, check in [
         (StartsAtZero, check_passes),
         (StartsAtZero, check_ragged),
         (WritesNothing, check_passes),
@@ -440,45 +434,34 @@ class MakesLittleRoom(llama.Llama):
         (ReturnsTheLastLogits, check_ragged),
         (MakesRoomForOneMore, check_new_cache),
         (MakesLittleRoom, check_new_cache),
-    ],
-)
-def test_broken_models_are_rejected(broken, check):
-    kinds = [] if check is check_new_cache else [KINDS["KVCache fp32"]]
-    with pytest.raises((AssertionError, pytest.fail.Exception)):
-        check(broken(ARCH, WEIGHTS), *kinds)
-
-
-@pytest.mark.parametrize(
-    ("broken", "check"),
-    [
+    ]:
+        kinds = [] if check is check_new_cache else [plain]
+        with subtests.test(broken.__name__), pytest.raises(REJECTED):
+            check(broken(ARCH, WEIGHTS), *kinds)
+    for broken, check in [
         (ForgetsNothing, check_passes),
         (CountsOneMore, check_passes),
         (CountsOneMore, check_ragged),
         (HidesTheNewest, check_ragged),
-    ],
-)
-def test_broken_caches_show_in_the_logits(broken, check):
-    kind = replace(KINDS["KVCache fp32"], make=lambda batch: broken(ARCH, batch, CAPACITY))
-    with pytest.raises(AssertionError):
-        check(llama.Llama(ARCH, WEIGHTS), kind)
+    ]:
+        kind = replace(plain, make=partial(made_of, broken, "fp32"))
+        with subtests.test(broken.__name__), pytest.raises(AssertionError):
+            check(llama.Llama(ARCH, WEIGHTS), kind)
 
 
 # What both backends ask of their tokens.
 
 
-@pytest.mark.parametrize(
-    ("tokens", "message"),
-    [
+def test_wrong_tokens_are_named(subtests):
+    for tokens, message in [
         ([[50]], "ids 50 … 50, expected 0 … 49"),
         ([[3, -1]], "ids -1 … 3"),
         ([1, 2], r"shape \(2,\)"),
         ([[]], r"shape \(1, 0\)"),
         ([[1.5]], "integers"),
-    ],
-)
-def test_wrong_tokens_are_named(tokens, message):
-    with pytest.raises(ValueError, match=message):
-        check_tokens(ARCH, np.asarray(tokens))
+    ]:
+        with subtests.test(message), pytest.raises(ValueError, match=message):
+            check_tokens(ARCH, np.asarray(tokens))
     check_tokens(ARCH, np.array([[0, 49]]))
 
 
@@ -486,10 +469,10 @@ def test_rows_of_a_ragged_pass():
     caches = [kv_cache.KVCache(ARCH, 1, 4) for _ in range(2)]
     rows = ragged_rows(ARCH, [[1, 2], [3]], caches)
     assert [row.tolist() for row in rows] == [[[1, 2]], [[3]]]
-    for tokens, message in [
-        ([[1]], "tokens has 1 sequences and caches 2"),
-        ([], "tokens has 0 sequences"),
-        ([[1], []], r"shape \(1, 0\)"),
+    for tokens, given_caches, message in [
+        ([[1]], caches, "tokens has 1 sequences and caches 2"),
+        ([[1], []], caches, r"shape \(1, 0\)"),
+        ([], [], "tokens has 0 sequences and caches 0"),
     ]:
         with pytest.raises(ValueError, match=message):
-            ragged_rows(ARCH, tokens, caches)
+            ragged_rows(ARCH, tokens, given_caches)

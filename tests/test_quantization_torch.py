@@ -12,7 +12,7 @@ from firsttoken.architectures import Architecture
 from firsttoken.checkpoint import weight_shapes
 from firsttoken.llama import load_model
 from firsttoken.llama_torch import Llama
-from firsttoken.quantization import gptq, quantize
+from firsttoken.quantization import quantize
 from firsttoken.quantization_torch import QuantizedLinear, with_quantized_weights
 
 BF16 = 2.0**-8  # twice the rounding of a bfloat16
@@ -48,36 +48,31 @@ def test_the_product_is_that_of_the_dequantised_weights(bits, group, n_groups, f
     assert torch.all((short(x.bfloat16()).float() - x @ w).abs() <= 3 * BF16 * size + 1e-30)
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-def test_codes_in_another_order_are_another_product(bits):
+def test_codes_in_another_order_are_another_product():
     """Mutants of the layout: the equality above is one that they fail."""
-    q = quantize(matrix(64, 48, 0), bits, axis=1, group_size=32 if bits == 4 else None)
-    x = torch.randn(5, 64, generator=torch.manual_seed(0))
-    expected = x @ torch.from_numpy(np.ascontiguousarray(q.dequantize()))
-    for part, changed in {
-        "codes": lambda codes: codes.flip(1),
-        "scale": lambda scale: scale.flip(0),
-    }.items():
-        layer = QuantizedLinear(q)
-        setattr(layer, part, changed(getattr(layer, part)).contiguous())
-        assert (layer(x) - expected).abs().max() > 0.1
+    for bits, group in ((8, None), (4, 32)):
+        q = quantize(matrix(64, 48, 0), bits, axis=1, group_size=group)
+        x = torch.randn(5, 64, generator=torch.manual_seed(0))
+        expected = x @ torch.from_numpy(np.ascontiguousarray(q.dequantize()))
+        for part, axis in {"codes": 1, "scale": 0}.items():
+            layer = QuantizedLinear(q)
+            setattr(layer, part, getattr(layer, part).flip(axis).contiguous())
+            assert (layer(x) - expected).abs().max() > 0.1, (bits, part)
 
 
-def test_gptq_codes_run_as_well():
-    rng = np.random.default_rng(0)
-    x, w = rng.normal(size=(200, 64)).astype(np.float32), matrix(64, 32, 1)
-    q = gptq(w, x, 4, group_size=32)
-    got = QuantizedLinear(q)(torch.from_numpy(x))
-    np.testing.assert_allclose(got, x @ q.dequantize(), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("bits", "group", "bits_each"), [(8, None, 8 + 16 / 64), (4, 32, 4 + 2 * 16 / 32)]
-)
-def test_bytes_are_codes_and_scales(bits, group, bits_each):
+def test_what_a_layer_says_of_itself():
     """int4's kernel reads an offset beside each scale, both in bfloat16 here."""
-    layer = QuantizedLinear(quantize(matrix(64, 32, 0), bits, axis=1, group_size=group))
-    assert layer.to(torch.bfloat16).nbytes * 8 == 64 * 32 * bits_each
+    for bits, group in ((8, None), (4, 32), (4, 64), (4, 128), (4, 256)):
+        layer = QuantizedLinear(quantize(matrix(256, 48, 0), bits, axis=1, group_size=group))
+        assert (layer.in_features, layer.out_features, layer.bits) == (256, 48, bits)
+        assert layer.group_size == (group or 256)
+        assert layer.codes.is_contiguous() and layer.scale.is_contiguous()
+        # Codes are no parameters: a change of format leaves them alone, and they are stored.
+        assert set(layer.state_dict()) == {"codes", "scale"} and not list(layer.parameters())
+        assert layer.half().codes.dtype in (torch.int8, torch.uint8)
+        assert layer.scale.dtype == torch.float16
+        per_scale = 16 / 256 if bits == 8 else 2 * 16 / group
+        assert layer.to(torch.bfloat16).nbytes * 8 == 256 * 48 * (bits + per_scale)
 
 
 # In a model
@@ -110,22 +105,20 @@ def test_a_model_with_codes_is_the_model_of_the_dequantised_weights(bits, group)
     assert {p.ndim for name, p in kept.items() if name != "model.embed_tokens.weight"} == {1}
 
 
-@pytest.mark.parametrize(
-    ("q", "said"),
-    [
-        (quantize(np.ones((64, 16)), 8), "axes ()"),
-        (quantize(np.ones((64, 16)), 8, axis=0), "axes (0,)"),
+def test_codes_that_no_kernel_reads_are_refused(subtests):
+    ones = np.ones((64, 16))
+    for q, said in [
+        (quantize(ones, 8), "axes ()"),
+        (quantize(ones, 8, axis=0), "axes (0,)"),
         (quantize(np.ones((2, 64, 16)), 8, axis=1), "shape (2, 64, 16)"),
-        (quantize(np.ones((64, 16)), 4, 1, 32, symmetric=False), "zero point True"),
-        (quantize(np.ones((64, 16)), 8, 1, 32), "one scale per column, got 2"),
-        (quantize(np.ones((64, 16)), 4, 1, 16), "groups of 16"),
-        (quantize(np.ones((64, 8)), 4, 1, 32), "8 columns"),
-        (quantize(np.ones((64, 16)), 3, 1, 32), "4 or 8 bits, got 3"),
-    ],
-)
-def test_codes_that_no_kernel_reads_are_refused(q, said):
-    with pytest.raises(ValueError, match=re.escape(said)):
-        QuantizedLinear(q)
+        (quantize(ones, 4, 1, 32, symmetric=False), "zero point True"),
+        (quantize(ones, 8, 1, 32), "one scale per column, got 2"),
+        (quantize(ones, 4, 1, 16), "groups of 16"),
+        (quantize(ones[:, :8], 4, 1, 32), "8 columns"),
+        (quantize(ones, 3, 1, 32), "4 or 8 bits, got 3"),
+    ]:
+        with subtests.test(said), pytest.raises(ValueError, match=re.escape(said)):
+            QuantizedLinear(q)
 
 
 def test_a_model_without_a_tied_embedding_works_too():
@@ -135,3 +128,20 @@ def test_a_model_without_a_tied_embedding_works_too():
     model = Llama(arch, weights)
     short = with_quantized_weights(model, lambda w: quantize(w, 8, axis=1))
     torch.testing.assert_close(short([[1, 2, 3]]), model([[1, 2, 3]]), atol=0.1, rtol=0.1)
+
+
+def test_the_matrices_of_the_model_are_not_copied_on_the_way(monkeypatch):
+    """The largest of them would be held twice; the quantizer gets each as it is, in float32."""
+    model, seen = load_model("draft", backend="torch").to(torch.bfloat16), []
+    expected = [p.weight.mT.float() for p in model.modules() if isinstance(p, torch.nn.Linear)]
+
+    def refused(self, memo):
+        raise AssertionError("a matrix was copied")
+
+    monkeypatch.setattr(torch.nn.Linear, "__deepcopy__", refused, raising=False)
+    short = with_quantized_weights(model, lambda w: seen.append(w) or quantize(w, 8, axis=1))
+    assert len(seen) == len(expected)
+    for got, w in zip(seen, expected, strict=True):
+        assert got.dtype == np.float32 and np.array_equal(got, w)
+    linear = [isinstance(part, torch.nn.Linear) for part in short.modules()]
+    assert not any(linear) and any(isinstance(p, torch.nn.Linear) for p in model.modules())

@@ -69,26 +69,20 @@ def test_temperature_zero_is_the_first_of_the_largest():
     assert [kept(z) for z in got] == [{1}, {0}]
 
 
-def test_a_tiny_temperature_is_not_zero():
-    """A gap as small as the temperature still counts: 73 to 27, not 1 to 0."""
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_temperature_gives_nan(dtype):
+    """The smallest ones keep what is largest, the largest ones all that is not dropped."""
+    z = np.array([[-3.0, -1.0, -np.inf], [5.0, 1.0, 5.0]], dtype=dtype)
+    for tau in (1e-300, 5e-324, 1e-40):
+        scaled = apply_temperature(z, tau)
+        assert scaled.dtype == dtype
+        np.testing.assert_allclose(softmax(scaled), [[0, 1, 0], [0.5, 0, 0.5]])
+    for tau in (1e12, 1e38, 1e300):  # the last is no float32
+        p = softmax(apply_temperature(np.array([3.0, 1.0, -np.inf], dtype=dtype), tau))
+        np.testing.assert_allclose(p, [0.5, 0.5, 0], atol=1e-9)
+    # A gap as small as a tiny temperature still counts: 73 to 27, not 1 to 0.
     p = softmax(apply_temperature(np.array([1, 1 - 1e-6]), 1e-6))
     assert p[0] == pytest.approx(0.731, abs=1e-3)
-
-
-@pytest.mark.parametrize("tau", [1e-300, 5e-324, 1e-40])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_no_temperature_gives_nan(tau, dtype):
-    z = np.array([[-3.0, -1.0, -np.inf], [5.0, 1.0, 5.0]], dtype=dtype)
-    scaled = apply_temperature(z, tau)
-    assert scaled.dtype == dtype
-    np.testing.assert_allclose(softmax(scaled), [[0, 1, 0], [0.5, 0, 0.5]])
-
-
-@pytest.mark.parametrize("tau", [1e12, 1e38, 1e300])  # the last is no float32
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_infinite_temperature_is_uniform_over_what_is_not_dropped(tau, dtype):
-    p = softmax(apply_temperature(np.array([3.0, 1.0, -np.inf], dtype=dtype), tau))
-    np.testing.assert_allclose(p, [0.5, 0.5, 0], atol=1e-9)
 
 
 # top-k (S6, S7, S21)
@@ -102,10 +96,11 @@ def test_top_k_keeps_exactly_k_with_ties_by_lower_id(z, k):
     assert all(got[i] == z[i] for i in kept(got))
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint64])
-def test_top_k_counts_in_any_format_of_whole_numbers(dtype):
-    k = np.array([3, 100], dtype=dtype)
-    assert np.isfinite(keep_top_k(RNG.normal(size=(2, 300)), k)).sum(axis=1).tolist() == [3, 100]
+def test_top_k_counts_in_any_format_of_whole_numbers():
+    z = RNG.normal(size=(2, 300))
+    for dtype in (np.uint8, np.int8, np.uint64):
+        k = np.array([3, 100], dtype=dtype)
+        assert np.isfinite(keep_top_k(z, k)).sum(axis=1).tolist() == [3, 100]
 
 
 def test_a_threshold_would_keep_all_ties():
@@ -138,9 +133,8 @@ def test_top_p_is_the_smallest_set_that_reaches_p(z, p):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    ("probabilities", "p", "expected"),
-    [
+def test_top_p_and_min_p_at_the_bounds(dtype):
+    for probabilities, p, expected in (
         ([0.5, 0.3, 0.2], 0.8, {0, 1}),  # reached exactly
         ([0.5, 0.3, 0.2], 0.81, {0, 1, 2}),
         ([0.5, 0.3, 0.2], 0.5, {0}),
@@ -149,21 +143,17 @@ def test_top_p_is_the_smallest_set_that_reaches_p(z, p):
         ([0.2, 0.5, 0.3], 0.0, {1}),  # never empty
         ([0.2, 0.5, 0.3], 1.0, {0, 1, 2}),
         ([0.1] * 10, 0.8, set(range(8))),
-    ],
-)
-def test_top_p_at_the_bounds(probabilities, p, expected, dtype):
-    assert kept(keep_top_p(np.log(np.array(probabilities, dtype=dtype)), p)) == expected
+    ):
+        assert kept(keep_top_p(np.log(np.array(probabilities, dtype=dtype)), p)) == expected
+    z = np.log(np.array([0.05, 0.5, 0.45], dtype=dtype))
+    for min_p, expected in ((0.1, {0, 1, 2}), (0.11, {1, 2}), (1.0, {1}), (0.0, {0, 1, 2})):
+        assert kept(keep_min_p(z, min_p)) == expected
 
 
 def test_dropping_the_crossing_token_would_show():
     s = np.array([0.95, 0.03, 0.02])
     assert len(s[: int(np.argmax(np.cumsum(s) > 0.9))]) == 0  # the circulating code
     assert len(kept(keep_top_p(np.log(s), 0.9))) == 1
-
-
-def test_top_p_adapts_to_what_the_model_knows():
-    sure, unsure = np.array([9.0, 0, 0, 0]), np.zeros(4)
-    assert len(kept(keep_top_p(sure, 0.9))) < len(kept(keep_top_p(unsure, 0.9)))
 
 
 # min-p (S12)
@@ -180,15 +170,6 @@ def test_min_p_compares_with_the_likeliest(z, min_p):
     assert int(z.argmax()) in got
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_min_p_at_the_bounds(dtype):
-    z = np.log(np.array([0.05, 0.5, 0.45], dtype=dtype))
-    assert kept(keep_min_p(z, 0.1)) == {0, 1, 2}
-    assert kept(keep_min_p(z, 0.11)) == {1, 2}
-    assert kept(keep_min_p(z, 1.0)) == {1}
-    assert kept(keep_min_p(z, 0.0)) == {0, 1, 2}
-
-
 # Filters together (S14, S15, S16, S24, Z14)
 
 
@@ -199,31 +180,29 @@ def test_top_k_then_top_p_keeps_part_of_the_intersection(z, k, p):
 
 
 def test_top_p_sees_the_renormalised_rest():
+    """And the result is probabilities, not their sums, as the circulating code returns them."""
     z = np.log(np.array([0.4, 0.3, 0.2, 0.1]))
     assert kept(keep_top_k(z, 2)) & kept(keep_top_p(z, 0.5)) == {0, 1}
     p = next_token_distribution(z, SamplingParams(top_k=2, top_p=0.5))
     np.testing.assert_allclose(p, [1, 0, 0, 0])
+    p = next_token_distribution(z[::-1], SamplingParams(top_p=0.95))
+    np.testing.assert_allclose(p, [0.1, 0.2, 0.3, 0.4], atol=1e-12)
 
 
 def test_the_order_of_the_steps_changes_the_result():
-    """Temperature before top-p, as vLLM does it, keeps fewer than after."""
+    """Temperature before top-p and min-p before it, as vLLM does it, keeps fewer than after.
+
+    With min-p last, as in transformers, two tokens stay.
+    """
     z = np.log(np.array([0.5, 0.3, 0.2]))
     first = next_token_distribution(z, SamplingParams(temperature=0.3, top_p=0.75))
     last = softmax(apply_temperature(keep_top_p(z, 0.75), 0.3))
     assert (np.count_nonzero(first), np.count_nonzero(last)) == (1, 2)
-
-
-def test_the_order_of_the_filters_changes_the_result():
-    """Min-p first, as vLLM does it, keeps one token; last, as transformers does it, two."""
     z = np.log([0.5, 0.2, 0.1, 0.1, 0.1])
     p = next_token_distribution(z, SamplingParams(top_p=0.7, min_p=0.3))
-    assert kept(np.log(p, where=p > 0, out=np.full(5, -np.inf))) == {0}
-    assert kept(keep_min_p(keep_top_p(z, 0.7), 0.3)) == {0, 1}
-    processors = hf.TopPLogitsWarper(0.7), hf.MinPLogitsWarper(0.3)
-    last = z[None]
-    for processor in processors:
-        last = hf_logits(processor, last)
-    assert kept(last[0]) == {0, 1}
+    assert np.flatnonzero(p).tolist() == [0]
+    theirs = hf_logits(hf.MinPLogitsWarper(0.3), hf_logits(hf.TopPLogitsWarper(0.7), z[None]))
+    assert kept(keep_min_p(keep_top_p(z, 0.7), 0.3)) == kept(theirs[0]) == {0, 1}
 
 
 @given(logits_1d, st.integers(1, 9), st.floats(0.05, 1), st.floats(0.01, 1))
@@ -231,12 +210,6 @@ def test_on_one_distribution_every_filter_keeps_a_beginning_of_the_sorted_list(z
     """So there, and only there, the intersection is the smallest of the sets."""
     sets = [kept(f) for f in (keep_top_k(z, k), keep_top_p(z, p), keep_min_p(z, m))]
     assert kept(z) & sets[0] & sets[1] & sets[2] == min(sets, key=len)
-
-
-def test_the_result_is_renormalised_probabilities_not_their_sums():
-    """The circulating code returns the cumulative sums: [.071, .214, .714]."""
-    p = next_token_distribution(np.log([0.1, 0.2, 0.7]), SamplingParams(top_p=0.95))
-    np.testing.assert_allclose(p, [0.1, 0.2, 0.7], atol=1e-12)
 
 
 @given(rows, st.floats(0, 2), st.integers(0, 9), st.floats(0, 1), st.floats(0, 1), st.data())
@@ -277,23 +250,19 @@ def test_parameters_per_row_equal_one_row_at_a_time(z, data):
 
 
 def test_repetition_counts_a_token_once_and_lowers_both_signs():
+    """The paper's formula divides every seen logit, which would reward a negative one."""
     z = np.array([2.0, -2.0, 2.0, -np.inf])
     got = penalize_repetition(z, [0, 0, 0, 1, 3], 1.2)
     np.testing.assert_allclose(got, [2 / 1.2, -2.4, 2.0, -np.inf])
-    assert round(2 / 1.2**3, 2) == 1.16 and round(got[0], 2) == 1.67  # the loop compounds
+    z = np.array([-2.0, -1.0])
+    assert softmax(z / np.array([1.5, 1.0]))[0] > softmax(z)[0]
+    assert softmax(penalize_repetition(z, [0], 1.5))[0] < softmax(z)[0]
 
 
 def test_repetition_is_not_a_function_of_the_probabilities():
     z = np.array([2.0, 1.0])
     one, other = (softmax(penalize_repetition(x, [0], 1.5)) for x in (z, z - 5))
     assert np.abs(one - other).max() > 0.1
-
-
-def test_dividing_a_negative_logit_would_reward_repetition():
-    """The paper's formula divides every seen logit; transformers' rule turns that round."""
-    z = np.array([-2.0, -1.0])
-    assert softmax(z / np.array([1.5, 1.0]))[0] > softmax(z)[0]
-    assert softmax(penalize_repetition(z, [0], 1.5))[0] < softmax(z)[0]
 
 
 @given(rows, st.data())
@@ -333,22 +302,18 @@ def hf_logits(processor, z, ids=None):
     return processor(ids, torch.from_numpy(z)).numpy()
 
 
-@pytest.mark.parametrize("scale", [0.5, 3.0])
-def test_equal_to_transformers(scale):
-    z = RNG.normal(size=(16, 300)) * scale
-    ids = RNG.integers(0, 300, size=(16, 20))
-    pairs = [
-        (hf.TemperatureLogitsWarper(0.7), apply_temperature(z, 0.7)),
-        *[(hf.TopKLogitsWarper(k), keep_top_k(z, k)) for k in (1, 5, 299)],
-        *[(hf.TopPLogitsWarper(p), keep_top_p(z, p)) for p in (0.01, 0.5, 0.95)],
-        *[(hf.MinPLogitsWarper(m), keep_min_p(z, m)) for m in (0.01, 0.2, 0.9)],
-    ]
-    for processor, got in pairs:
-        np.testing.assert_allclose(got, hf_logits(processor, z), rtol=1e-14)
-    processor = hf.RepetitionPenaltyLogitsProcessor(1.3)
-    np.testing.assert_allclose(
-        penalize_repetition(z, ids.tolist(), 1.3), hf_logits(processor, z, ids), rtol=1e-14
-    )
+def test_equal_to_transformers():
+    for scale in (0.5, 3.0):
+        z = RNG.normal(size=(16, 300)) * scale
+        ids = RNG.integers(0, 300, size=(16, 20))
+        for processor, got in (
+            (hf.TemperatureLogitsWarper(0.7), apply_temperature(z, 0.7)),
+            *[(hf.TopKLogitsWarper(k), keep_top_k(z, k)) for k in (1, 5, 299)],
+            *[(hf.TopPLogitsWarper(p), keep_top_p(z, p)) for p in (0.01, 0.5, 0.95)],
+            *[(hf.MinPLogitsWarper(m), keep_min_p(z, m)) for m in (0.01, 0.2, 0.9)],
+            (hf.RepetitionPenaltyLogitsProcessor(1.3), penalize_repetition(z, ids.tolist(), 1.3)),
+        ):
+            np.testing.assert_allclose(got, hf_logits(processor, z, ids), rtol=1e-14)
 
 
 def test_random_batches_keep_what_transformers_keeps():
@@ -378,23 +343,18 @@ def test_ties_and_how_transformers_breaks_them():
     assert kept(keep_top_p(flat, 0.5)[0]) == {0, 1}
 
 
-@pytest.mark.parametrize(
-    ("processor", "ours", "probabilities", "theirs", "expected"),
-    [
-        (hf.TopPLogitsWarper(0.8), (keep_top_p, 0.8), [0.5, 0.3, 0.2], {0, 1, 2}, {0, 1}),
-        (hf.MinPLogitsWarper(0.5), (keep_min_p, 0.5), [0.3, 0.1, 0.6], {2}, {0, 2}),
-        (hf.TopPLogitsWarper(1.0), (keep_top_p, 1.0), [1.0, 1e-17, 1e-30], {0, 1}, {0, 1, 2}),
-    ],
-)
-def test_bounds_that_transformers_misses_by_rounding(
-    processor, ours, probabilities, theirs, expected
-):
+def test_bounds_that_transformers_misses_by_rounding():
     """1 - .8 < .2 in floating point, and .5 times .6 is above .3; here rounding is forgiven."""
-    z, (keep, parameter) = np.log(probabilities), ours
-    if parameter == 1.0:
-        z[2] = -800.0  # exp gives 0: to transformers no token, to p = 1 one like the others
-    assert kept(hf_logits(processor, z[None])[0]) == theirs
-    assert kept(keep(z, parameter)) == expected
+    top_p, min_p = (hf.TopPLogitsWarper, keep_top_p), (hf.MinPLogitsWarper, keep_min_p)
+    small = np.array([0.0, np.log(1e-17), -800.0])
+    for (processor, keep), parameter, z, theirs, expected in (
+        (top_p, 0.8, np.log([0.5, 0.3, 0.2]), {0, 1, 2}, {0, 1}),
+        (min_p, 0.5, np.log([0.3, 0.1, 0.6]), {2}, {0, 2}),
+        # exp(-800) is 0: to transformers no token, to p = 1 one like the others
+        (top_p, 1.0, small, {0, 1}, {0, 1, 2}),
+    ):
+        assert kept(hf_logits(processor(parameter), z[None])[0]) == theirs
+        assert kept(keep(z, parameter)) == expected
 
 
 # Three ways to draw
@@ -417,33 +377,25 @@ with np.errstate(divide="ignore"):
     LOGITS = np.tile(np.log(DISTRIBUTION) + 3, (DRAWS, 1))
 
 
-@pytest.mark.parametrize(
-    "way",
-    [
-        lambda rng: draw(softmax(LOGITS), rng),
-        lambda rng: gumbel_max(LOGITS, rng),
-        lambda rng: exponential_race(softmax(LOGITS), rng),
-        lambda rng: exponential_race(1e-300 * softmax(LOGITS), rng),  # need not be normalised
-        lambda rng: sample(LOGITS, rng),
-    ],
-)
-def test_every_way_to_draw_follows_the_distribution(way):
+def test_every_way_to_draw_follows_the_distribution_and_wrong_ways_do_not():
     """Five ways: false alarm at most 5e-7."""
-    assert fits(way(np.random.default_rng(1)))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
+    p = softmax(LOGITS)
+    for way in (
+        lambda rng: draw(p, rng),
+        lambda rng: gumbel_max(LOGITS, rng),
+        lambda rng: exponential_race(p, rng),
+        lambda rng: exponential_race(1e-300 * p, rng),  # need not be normalised
+        lambda rng: sample(LOGITS, rng),
+    ):
+        assert fits(way(np.random.default_rng(1)))
+    for wrong in (
         lambda rng: (LOGITS + rng.random(LOGITS.shape)).argmax(axis=-1),  # noise of another kind
-        lambda rng: (softmax(LOGITS) + rng.gumbel(size=LOGITS.shape)).argmax(axis=-1),
-        lambda rng: (softmax(LOGITS) * rng.standard_exponential(LOGITS.shape)).argmax(axis=-1),
-        lambda rng: draw(np.sort(softmax(LOGITS))[:, ::-1], rng),  # places in the sorted list
+        lambda rng: (p + rng.gumbel(size=LOGITS.shape)).argmax(axis=-1),
+        lambda rng: (p * rng.standard_exponential(LOGITS.shape)).argmax(axis=-1),
+        lambda rng: draw(np.sort(p)[:, ::-1], rng),  # places in the sorted list
         lambda rng: draw(softmax(2 * LOGITS), rng),
-    ],
-)
-def test_wrong_ways_to_draw_are_seen(wrong):
-    assert not fits(wrong(np.random.default_rng(1)))
+    ):
+        assert not fits(wrong(np.random.default_rng(1)))
 
 
 class _Noise:
@@ -531,7 +483,9 @@ FILTERS = [
 
 
 @pytest.mark.parametrize(("function", "name", "good", "bad"), FILTERS)
-def test_filters_keep_dtype_inputs_and_dropped_tokens(function, name, good, bad):
+def test_filters_keep_dtype_inputs_and_dropped_tokens_and_name_what_is_wrong(
+    function, name, good, bad
+):
     for dtype in (np.float32, np.float64):
         z = np.array([1.0, -np.inf, 2.0, 0.5], dtype=dtype)
         before = z.copy()
@@ -539,14 +493,20 @@ def test_filters_keep_dtype_inputs_and_dropped_tokens(function, name, good, bad)
         assert got.dtype == dtype and np.isneginf(got[1]) and not np.isnan(got).any()
         np.testing.assert_array_equal(z, before)
     assert function(np.array([[3, 1], [1, 3]]), good).dtype == np.float64
-
-
-@pytest.mark.parametrize(("function", "name", "good", "bad"), FILTERS)
-def test_filters_widen_half_precision(function, name, good, bad):
-    z = np.array([1.0, -np.inf, 2.0, 0.5], dtype=np.float16)
-    got = function(z, good)
-    assert got.dtype == np.float32
-    np.testing.assert_array_equal(got, function(z.astype(np.float32), good))
+    half = z.astype(np.float16)
+    got = function(half, good)
+    assert got.dtype == np.float32  # widened
+    np.testing.assert_array_equal(got, function(half.astype(np.float32), good))
+    for value in bad:
+        with pytest.raises(ValueError, match=name):
+            function(np.zeros(3), value)
+        with pytest.raises(ValueError, match=name):
+            SamplingParams(**{name: value})
+    with pytest.raises(ValueError, match=name):
+        function(np.zeros((2, 3)), np.full(3, good))
+    for z in ([0.0, np.nan], [np.inf, 0.0], [-np.inf, -np.inf], [], 1.0):
+        with pytest.raises(ValueError, match="logits"):
+            function(np.array(z), good)
 
 
 def test_half_precision_holds_a_whole_vocabulary():
@@ -564,63 +524,39 @@ def test_half_precision_holds_a_whole_vocabulary():
         assert len(kept(keep_top_p(z[0], share))) == round(share * 128_000)
 
 
-@pytest.mark.parametrize(("function", "name", "good", "bad"), FILTERS)
-def test_filters_name_what_is_wrong(function, name, good, bad):
-    for value in bad:
-        with pytest.raises(ValueError, match=name):
-            function(np.zeros(3), value)
-        with pytest.raises(ValueError, match=name):
-            SamplingParams(**{name: value})
-    with pytest.raises(ValueError, match=name):
-        function(np.zeros((2, 3)), np.full(3, good))
-    for z in ([0.0, np.nan], [np.inf, 0.0], [-np.inf, -np.inf], [], 1.0):
-        with pytest.raises(ValueError, match="logits"):
-            function(np.array(z), good)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
+def test_params_are_frozen_and_name_what_is_wrong():
+    for field, value in (
         *[("max_tokens", 0), ("max_tokens", 1.5), ("max_tokens", True), ("seed", -1)],
         *[("seed", "x"), ("top_k", None), ("stop", ("a", "")), ("stop", (1,)), ("stop", "")],
         ("temperature", None),
-    ],
-)
-def test_params_name_what_is_wrong(field, value):
-    with pytest.raises(ValueError, match=field):
-        SamplingParams(**{field: value})
-
-
-def test_params_are_frozen_and_take_a_bare_stop_string():
+    ):
+        with pytest.raises(ValueError, match=field):
+            SamplingParams(**{field: value})
     params = SamplingParams(stop="\n\n")
     assert params.stop == ("\n\n",) and SamplingParams(stop=["a", "b"]).stop == ("a", "b")
     with pytest.raises(AttributeError):
         params.top_k = 3
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: penalize_repetition(np.zeros(3), [3], 2.0), r"ids must be integers in 0 … 2"),
-        (lambda: penalize_repetition(np.zeros(3), [-1], 2.0), r"ids must be integers in 0 … 2"),
-        (lambda: penalize_repetition(np.zeros(3), [0.5], 2.0), r"ids must be integers in 0 … 2"),
-        (lambda: penalize_repetition(np.zeros((2, 3)), [[0]], 2.0), "one list of ids per row"),
-        (lambda: penalize_presence_frequency(np.zeros(3), [1, 2], 1, 1), "counts must be"),
-        (lambda: penalize_presence_frequency(np.zeros(2), [1, -2], 1, 1), "counts must be"),
-        (lambda: draw(np.array([0.5, 0.6]), RNG), "sum to 1"),
-        (lambda: draw(np.array([1.5, -0.5]), RNG), "not negative"),
-        (lambda: draw(np.array([np.nan, 1]), RNG), "not negative"),
-        (lambda: exponential_race(np.array([0.0, 0.0]), RNG), "not all 0"),
-        (lambda: exponential_race(np.array([-1.0, 2.0]), RNG), "not negative"),
-        (lambda: exponential_race(np.array([np.inf, 1.0]), RNG), "finite"),
-        (lambda: exponential_race(np.zeros((2, 0)), RNG), "V at least 1"),
-        (lambda: gumbel_max(np.array([np.nan, 1.0]), RNG), "logits"),
-        (lambda: gumbel_max(np.array([-np.inf, -np.inf]), RNG), "logits"),
-    ],
-)
-def test_other_errors_name_what_is_wrong(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+def test_other_errors_name_what_is_wrong():
+    def refused(message, function, *arguments):
+        with pytest.raises(ValueError, match=message):
+            function(*(np.array(a) if isinstance(a, list) else a for a in arguments))
+
+    for ids in ([3], [-1], [0.5]):
+        refused(r"ids must be integers in 0 … 2", penalize_repetition, np.zeros(3), ids, 2.0)
+    refused("one list of ids per row", penalize_repetition, np.zeros((2, 3)), [[0]], 2.0)
+    for counts in ([1, 2], [1, -2, 0]):
+        refused("counts must be", penalize_presence_frequency, np.zeros(3), counts, 1, 1)
+    refused("sum to 1", draw, [0.5, 0.6], RNG)
+    refused("not negative", draw, [1.5, -0.5], RNG)
+    refused("not negative", draw, [np.nan, 1], RNG)
+    refused("not all 0", exponential_race, [0.0, 0.0], RNG)
+    refused("not negative", exponential_race, [-1.0, 2.0], RNG)
+    refused("finite", exponential_race, [np.inf, 1.0], RNG)
+    refused("V at least 1", exponential_race, np.zeros((2, 0)), RNG)
+    refused("logits", gumbel_max, [np.nan, 1.0], RNG)
+    refused("logits", gumbel_max, [-np.inf, -np.inf], RNG)
 
 
 def test_lists_of_logits_are_read_as_arrays():

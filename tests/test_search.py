@@ -67,19 +67,18 @@ def assert_equal(got, expected):
 
 
 @pytest.mark.parametrize("backend", [llama, llama_torch])
-@pytest.mark.parametrize("length_penalty", [0.0, 1.0, 2.0, -1.0])
-@pytest.mark.parametrize("eos_ids", [(EOS,), (0, 2), ()])
-def test_a_wide_beam_is_an_exhaustive_search(backend, length_penalty, eos_ids):
-    for seed in range(3):
-        model = tiny(seed, eos_ids=eos_ids, backend=backend)
-        got = beam_search(model, [1, 2, 3], 4**4, 4, length_penalty)
-        assert_equal(got, all_beams(model, [1, 2, 3], 4, length_penalty))
+def test_a_wide_beam_is_an_exhaustive_search(backend):
+    for eos_ids in ((EOS,), (0, 2), ()):
+        for seed in range(3):
+            model = tiny(seed, eos_ids=eos_ids, backend=backend)
+            for length_penalty in (0.0, 1.0, 2.0, -1.0):
+                got = beam_search(model, [1, 2, 3], 4**4, 4, length_penalty)
+                assert_equal(got, all_beams(model, [1, 2, 3], 4, length_penalty))
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_the_end_of_the_search_loses_nothing(seed):
+def test_the_end_of_the_search_loses_nothing():
     """It stops when nothing better can come: with width 3, the result is that of a full run."""
-    for length_penalty in (0.0, 0.7, 1.0, 3.0, -0.5):
+    for seed, length_penalty in itertools.product(range(10), (0.0, 0.7, 1.0, 3.0, -0.5)):
         model = tiny(seed, scale=2.0)
         got = beam_search(model, [seed % 4], 3, 8, length_penalty)
         beams, candidates = [([], 0.0)], []
@@ -135,14 +134,15 @@ def test_equal_to_transformers(tmp_path):
     assert ends > 10
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_width_one_is_greedy_choice(seed):
-    model = tiny(seed, vocab_size=20, eos_ids=())
-    (beam,) = beam_search(model, [1, 2], 1, 12)
-    greedy = generate(model, [1, 2], SamplingParams(temperature=0.0, max_tokens=12))
-    assert beam.ids == greedy.ids and not beam.finished
-    assert beam.logprob == pytest.approx(total_logprob(model, [1, 2], beam.ids), abs=1e-4)
-    assert beam.score == pytest.approx(beam.logprob / 12)
+def test_width_one_is_greedy_choice():
+    for seed in range(5):
+        model = tiny(seed, vocab_size=20, eos_ids=())
+        (beam,) = beam_search(model, [1, 2], 1, 12)
+        greedy = generate(model, [1, 2], SamplingParams(temperature=0.0, max_tokens=12))
+        assert beam.ids == greedy.ids and not beam.finished
+        assert beam.logprob == pytest.approx(total_logprob(model, [1, 2], beam.ids), abs=1e-4)
+        assert beam.score == pytest.approx(beam.logprob / 12)
+    assert len(beam_search(model, [1] * 30, 2, 2)[0].ids) == 2, "a text may fill the context"
 
 
 class Chain:
@@ -165,10 +165,6 @@ class Chain:
             return np.log(self.table)[tokens]
 
 
-def test_a_text_may_fill_the_context():
-    assert len(beam_search(tiny(eos_ids=()), [1] * 30, 2, 2)[0].ids) == 2
-
-
 def test_two_beams_find_what_greedy_choice_misses():
     """1 goes to 2 first, which then spreads thin; 3 is less likely, but sure to end."""
     chain = Chain([[1, 0, 0, 0], [0, 0, 0.6, 0.4], [0.3, 0.4, 0, 0.3], [1, 0, 0, 0]])
@@ -177,16 +173,39 @@ def test_two_beams_find_what_greedy_choice_misses():
     assert two.ids == [3, EOS] and np.exp(two.logprob) == pytest.approx(0.4)
 
 
-def test_a_long_text_may_overtake_under_the_penalty_for_length():
+def test_a_constant_added_to_logits_changes_nothing():
+    """Each row has its own, however large: exp of neither row may overflow or vanish."""
+    chain = Chain([[1, 0, 0, 0], [0, 0, 0.6, 0.4], [0.3, 0.4, 0, 0.3], [0.2, 0.3, 0.5, 0]])
+    expected = beam_search(chain, [1], 3, 3, 0.0)
+
+    class Shifted(Chain):
+        def __call__(self, tokens, cache):
+            shift = np.array([0, 2e3, -2e3, 2e3])[tokens][..., None]
+            return super().__call__(tokens, cache) + shift
+
+    assert_equal(beam_search(Shifted(chain.table), [1], 3, 3, 0.0), expected)
+
+
+def test_a_text_of_another_length_may_overtake():
     """To end at once costs 0.51 a token. 1 costs 1.61 at first, then nothing: 0.2 over eight.
 
-    A search that compares with the next length only (1.61 / 2) would stop too early.
+    A search that compares with the next length only (1.61 / 2) would stop too early. Where length
+    is punished, by logprob · n, the third token costs [1, 2] 3 · 0.93 to end, less than 2 · 1.62
+    for [1, 0]; one that compares with a length after the next (4 · 0.93) would stop too early.
     """
     chain = Chain([[1, 0, 0], [0, 1, 0], [0.6, 0.2, 0.2]])
     (best,) = beam_search(chain, [2], 1, 8, length_penalty=1.0)
     assert best.ids == [1] * 8 and best.score == pytest.approx(np.log(0.2) / 8)
     (best,) = beam_search(chain, [2], 1, 8, length_penalty=0.0)
     assert best.ids == [EOS] and best.finished
+    chain = Chain([[1, 0, 0, 0], [0.34, 0, 0.66, 0], [1, 0, 0, 0], [0.3, 0.6, 0.1, 0]])
+    got = beam_search(chain, [3], 2, 5, length_penalty=-1.0)
+    assert [beam.ids for beam in got] == [[EOS], [1, 2, EOS]]
+
+
+def test_of_equally_likely_beams_the_lower_tokens_are_followed():
+    got = beam_search(Chain(np.full((60, 60), 1 / 60)), [1], 3, 2, 0.0, eos_ids=[])
+    assert [beam.ids for beam in got] == [[0, 0], [0, 1], [0, 2]]
 
 
 def test_a_cache_that_keeps_its_rows_is_wrong(monkeypatch):
@@ -241,46 +260,44 @@ def test_a_constraint_forbids_and_renormalises_nothing():
     assert beam_search(model, [1], 3, 4, constraint=no_text) == []
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda m: beam_search(m, [1], 0, 4), "beam_width must be an integer of at least 1, got 0"),
-        (lambda m: beam_search(m, [1], 2, 0), "max_tokens must be an integer of at least 1, got 0"),
-        (lambda m: beam_search(m, [], 2, 4), "prompt_ids must hold at least one id"),
-        (lambda m: beam_search(m, [1] * 30, 2, 4), "context of 32"),
-        (
-            lambda m: sample_n(m, [1], SamplingParams(), 0),
-            "n must be an integer of at least 1, got 0",
-        ),
-        (lambda m: total_logprob(m, [1], []), "must not be empty"),
-        (lambda m: total_logprob(m, [], [1]), "must not be empty"),
-        (lambda m: best_of_n_accuracy([1.0], [True, False], 1), "scores"),
-        (
-            lambda m: best_of_n_accuracy([1.0], [True], 2),
-            "n must lie in 1 … 1, the number of tries; got 2",
-        ),
-        (lambda m: best_of_n_accuracy([[1.0]], [[True]], 1), r"scores \(1, 1\)"),
-        (lambda m: best_of_n_accuracy([1.0], [True], 0), "n must be an integer of at least 1"),
-        (lambda m: vote_accuracy(["a"], "a", 0, None), "n must be an integer of at least 1"),
-        (lambda m: vote_accuracy(["a"], "a", 2, None), "n must lie in 1 … 1, the number of answ"),
-        (lambda m: vote_accuracy(["a"], "a", 1, None, 0), "n_draws must be an integer"),
-    ],
-)
-def test_errors_name_what_is_wrong(call, message):
-    with pytest.raises(ValueError, match=message):
-        call(tiny())
+def test_errors_name_what_is_wrong():
+    def refused(message, function, *arguments):
+        with pytest.raises(ValueError, match=message):
+            function(*arguments)
+
+    model, count = tiny(), "must be an integer of at least 1, got 0"
+    refused(f"beam_width {count}", beam_search, model, [1], 0, 4)
+    refused(f"max_tokens {count}", beam_search, model, [1], 2, 0)
+    refused("prompt_ids must hold at least one id", beam_search, model, [], 2, 4)
+    refused("context of 32", beam_search, model, [1] * 30, 2, 4)
+    refused(f"n {count}", sample_n, model, [1], SamplingParams(), 0)
+    refused("must not be empty", total_logprob, model, [1], [])
+    refused("must not be empty", total_logprob, model, [], [1])
+    refused("scores", best_of_n_accuracy, [1.0], [True, False], 1)
+    refused(r"scores \(1, 1\)", best_of_n_accuracy, [[1.0]], [[True]], 1)
+    refused("n must lie in 1 … 1, .* of tries; got 2", best_of_n_accuracy, [1.0], [True], 2)
+    refused("n must be an integer of at least 1", best_of_n_accuracy, [1.0], [True], 0)
+    refused("n must be an integer of at least 1", vote_accuracy, ["a"], "a", 0, None)
+    refused("n must lie in 1 … 1, the number of answ", vote_accuracy, ["a"], "a", 2, None)
+    refused("n_draws must be an integer", vote_accuracy, ["a"], "a", 1, None, 0)
 
 
 # Samples, scores and votes.
 
 
 def test_samples_follow_their_seeds():
-    model = tiny(vocab_size=20)
+    """Without one they need none, and options are handed on."""
+    model, seen = tiny(vocab_size=20), []
     got = sample_n(model, [1], SamplingParams(seed=7, max_tokens=6), 3, ignore_eos=True)
     for i, one in enumerate(got):
         params = SamplingParams(seed=7 + i, max_tokens=6)
         assert one.ids == generate(model, [1], params, ignore_eos=True).ids
     assert len({tuple(one.ids) for one in got}) == 3
+    constraint = Constraint(Regex("a{4}"), [b"", b"a", *[b"b"] * 18], [EOS])
+    options = {"constraint": constraint, "on_token": seen.append}
+    got = sample_n(model, [1], SamplingParams(max_tokens=9), 2, **options)
+    assert [one.ids for one in got] == [[1] * 4 + [EOS]] * 2
+    assert seen == [1, 1, 1, 1, EOS] * 2
 
 
 def test_the_total_is_the_product_of_single_steps():
@@ -314,22 +331,14 @@ def test_votes_equal_trying_all_choices(answers, data):
     assert abs(got - p) <= 6 * np.sqrt(p * (1 - p) / 4000) + 1e-12
 
 
-def test_a_vote_is_drawn_a_thousand_times_unless_told():
-    class Counted:
-        n = 0
-
-        def permutation(self, n):
-            self.n += 1
-            return np.arange(n)
-
-    rng = Counted()
-    assert vote_accuracy(["a", "b"], "a", 1, rng) == 1.0 and rng.n == 1000
-
-
 def test_votes():
     assert majority_vote(["b", "a", "a", "b"]) == "b"  # the tie goes to the first
     assert majority_vote([None, None, "a"]) == "a" and majority_vote([None]) is None
     assert majority_vote([]) is None
+    rng, same = np.random.default_rng(0), np.random.default_rng(0)
+    vote_accuracy(["a", "b"], "a", 1, rng)
+    vote_accuracy(["a", "b"], "a", 1, same, n_draws=1000)
+    assert rng.random() == same.random(), "drawn a thousand times unless told"
 
 
 def test_a_vote_helps_only_where_the_truth_is_the_most_frequent():

@@ -14,6 +14,7 @@ from firsttoken.sampling import (
     keep_min_p,
     keep_top_k,
     keep_top_p,
+    rounding_slack,
     softmax,
 )
 from firsttoken.shortlist import Rows, row_parameters, sample, shorten, shortlist
@@ -135,6 +136,38 @@ def test_which_rows_have_a_shortlist():
     assert ids[3] == 3959 and ids[1] == z[1].argmax() and ids[5] == 3999
 
 
+def test_a_parameter_that_is_left_out_changes_nothing():
+    z = np.random.default_rng(0).normal(size=(8, 1000))
+    neutral = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    for chosen in ({"top_k": 40}, {"top_p": 0.5}, {"min_p": 0.3}, {}):
+        all_of = neutral | chosen
+        ours, theirs = (
+            [*shortlist(z, **p), sample(z, np.random.default_rng(1), **p)] for p in (chosen, all_of)
+        )
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_ids_beyond_the_vocabulary_stand_for_nothing():
+    """4,001 tokens in 62 groups: the last of group 33 would be token 4,001."""
+    z = np.zeros((1, 4001))
+    z[0, 33], z[0, 4000] = 2.0, 3.0
+    short = shortlist(z, top_k=2)
+    assert short.ids[short.probabilities > 0].tolist() == [33, 4000]
+    assert short.probabilities.max() == pytest.approx(1 / (1 + np.exp(-1)))
+
+
+def test_what_min_p_keeps_by_a_hair_is_on_the_list():
+    """keep_min_p gives a rounding error's grace; the list must not be narrower."""
+    for dtype in (np.float32, np.float64):
+        z = np.full((1, 6400), -20, dtype)
+        z[0, 0], z[0, 7] = 1.5, 1.5 + np.log(0.1) - rounding_slack(z) / 2
+        assert np.isfinite(keep_min_p(z, 0.1)[0, 7])
+        short = shortlist(z, min_p=0.1)
+        assert short.settled.all() and short.ids[short.probabilities > 0].tolist() == [0, 7]
+        assert short.probabilities.dtype == dtype
+
+
 def test_a_shortlist_that_loses_a_token_is_seen():
     """Wrong versions: a floor that is too high, and groups of which a part is not looked at."""
 
@@ -163,25 +196,24 @@ def test_a_batch_may_be_empty_and_takes_one_number_per_row():
     assert rng.random() == other.random()
 
 
-@pytest.mark.parametrize("function", [shortlist, lambda z, **p: sample(z, RNG, **p)])
-def test_batches_name_what_is_wrong(function):
-    for name, bad in (("temperature", -1), ("top_k", 1.5), ("top_p", 1.1), ("min_p", np.nan)):
-        for value in (bad, np.full(3, bad), np.zeros((2, 1), dtype=int)):
-            with pytest.raises(ValueError, match=name):
-                function(np.zeros((2, 200)), **{name: value})
+def test_batches_name_what_is_wrong():
+    wrong = [("temperature", -1), ("top_k", 1.5), ("top_p", 1.1), ("min_p", 1.1), ("min_p", np.nan)]
     nan, infinite, dropped = np.zeros((3, 2, 200))
     nan[1, 199], infinite[0, 0], dropped[1] = np.nan, np.inf, -np.inf
-    for z in (nan, infinite, dropped, np.zeros(5), np.zeros((2, 0)), np.zeros((1, 2, 3))):
-        with pytest.raises(ValueError, match="logits"):
-            function(z, top_k=3)
+    for function in (shortlist, lambda z, **p: sample(z, RNG, **p)):
+        for name, bad in wrong:
+            for value in (bad, np.full(3, bad), np.zeros((2, 1), dtype=int)):
+                with pytest.raises(ValueError, match=f"^{name} "):
+                    function(np.zeros((2, 200)), **{name: value})
+        for z in (nan, infinite, dropped, np.zeros(5), np.zeros((2, 0)), np.zeros((1, 2, 3))):
+            with pytest.raises(ValueError, match="logits"):
+                function(z, top_k=3)
 
 
 def test_half_precision_is_widened():
     """A draw from sums that are infinite would have no place in the vocabulary."""
     z = np.zeros((2, 128_000), dtype=np.float16)
     for parameters in ({}, {"top_p": 0.5}, {"temperature": np.array([0.5, 1.0])}, {"top_k": 50}):
-        got = sample(z, np.random.default_rng(0), **parameters)
-        np.testing.assert_array_equal(
-            got, sample(z.astype(np.float32), np.random.default_rng(0), **parameters)
-        )
+        got, wide = (sample(x, np.random.default_rng(0), **parameters) for x in (z, z.astype("f4")))
+        np.testing.assert_array_equal(got, wide)
         assert ((got >= 0) & (got < 128_000)).all()

@@ -18,17 +18,14 @@ from firsttoken.tokenizer import tokenizer
 ARCH = Architecture("tiny", 2, 32, 4, 2, 8, 64, 50, max_context=64)
 
 
-def random_weights(arch=ARCH, seed=0):
-    rng = np.random.default_rng(seed)
-    return {
+def random_model(n_layers=2, window=None):
+    rng = np.random.default_rng(0)
+    arch = ARCH.replace(n_layers=n_layers)
+    weights = {
         name: (rng.normal(size=s) * 0.3 + ("norm" in name)).astype(np.float32)
         for name, s in weight_shapes(arch).items()
     }
-
-
-def one_layer(seed=0):
-    arch = ARCH.replace(n_layers=1)
-    return llama.Llama(arch, random_weights(arch, seed))
+    return llama.Llama(arch.replace(window=window), weights)
 
 
 def cached(model, ids):
@@ -53,7 +50,7 @@ def largest_difference(model, cache, other):
 def test_one_layer_forgets_without_a_trace(ids, sinks, n):
     """Its keys and values depend on nothing but the token and its place."""
     n = min(n, len(ids) - sinks - 1)
-    model = one_layer()
+    model = random_model(n_layers=1)
     cache = cached(model, ids)
     evict(model, cache, n, sinks)
     fresh = cached(model, ids[:sinks] + ids[sinks + n :])
@@ -61,7 +58,7 @@ def test_one_layer_forgets_without_a_trace(ids, sinks, n):
 
 
 def test_keys_that_are_not_turned_back_are_wrong():
-    model, ids = one_layer(), list(range(20))
+    model, ids = random_model(n_layers=1), list(range(20))
     cache = cached(model, ids)
     moved = [(cache.keys(0)[:, :, 5:].copy(), cache.values(0)[:, :, 5:].copy())]
     cache.truncate(0)
@@ -71,21 +68,19 @@ def test_keys_that_are_not_turned_back_are_wrong():
 
 def test_dropping_the_oldest_at_every_step_is_attention_with_a_window():
     """In every layer, not in the first alone: each token saw the last `window` when it came."""
-    window, ids, weights = 5, list(range(20)), random_weights()
-    model, cache = llama.Llama(ARCH, weights), KVCache(ARCH, 1, window)
+    window, ids, model = 5, list(range(20)), random_model()
+    cache = KVCache(ARCH, 1, window)
     logits = []
     for token in ids:
         if cache.length == window:
             evict(model, cache, 1)
         logits.append(model([[token]], cache)[0, -1])
-    windowed = llama.Llama(ARCH.replace(window=window), weights)
-    np.testing.assert_allclose(logits, windowed([ids])[0], atol=1e-4)
-    wider = llama.Llama(ARCH.replace(window=window + 1), weights)
-    assert np.abs(logits - wider([ids])[0]).max() > 0.1
+    np.testing.assert_allclose(logits, random_model(window=window)([ids])[0], atol=1e-4)
+    assert np.abs(logits - random_model(window=window + 1)([ids])[0]).max() > 0.1
 
 
 def test_deeper_layers_remember_what_was_dropped():
-    model, ids = llama.Llama(ARCH, random_weights()), list(range(20))
+    model, ids = random_model(), list(range(20))
     cache = cached(model, ids)
     evict(model, cache, 5)
     assert largest_difference(model, cache, cached(model, ids[5:])) > 0.1
@@ -93,7 +88,7 @@ def test_deeper_layers_remember_what_was_dropped():
 
 def test_what_a_later_token_sees_depends_on_distances_only():
     """Dropping nothing that it attends to changes no logit: here, after all was shifted twice."""
-    model, ids = one_layer(), list(range(30))
+    model, ids = random_model(n_layers=1), list(range(30))
     cache = cached(model, ids[:20])
     evict(model, cache, 3)
     evict(model, cache, 4)
@@ -101,37 +96,33 @@ def test_what_a_later_token_sees_depends_on_distances_only():
     np.testing.assert_allclose(model([ids[20:]], cache)[0, -1], expected, atol=1e-4)
 
 
-@pytest.mark.parametrize(("n", "sinks"), [(0, 0), (-1, 0), (1, -1), (9, 0), (5, 4)])
-def test_evict_names_what_does_not_fit(n, sinks):
-    model = one_layer()
+def test_evict_names_what_does_not_fit():
+    model = random_model(n_layers=1)
     cache = cached(model, list(range(8)))
     before = cache.keys(0).copy()
-    wrong = f"n {n} and sinks {sinks} do not fit: the cache holds 8"
-    if n < 1:
-        wrong = f"n must be an integer of at least 1, got {n}"
-    elif sinks < 0:
-        wrong = f"sinks must be an integer of at least 0, got {sinks}"
-    with pytest.raises(ValueError, match=wrong):
-        evict(model, cache, n, sinks)
-    np.testing.assert_array_equal(cache.keys(0), before)
-
-
-@pytest.mark.parametrize("dtype", ["fp16", "fp8", "int8", "int4"])
-def test_evict_refuses_formats_that_round(dtype):
-    """Each call would decode, turn and encode all keys: the errors would add up."""
-    model = one_layer()
-    cache = KVCache(model.arch, 1, 8, dtype)
-    model([list(range(8))], cache)
-    with pytest.raises(ValueError, match=f"cache stores {dtype}"):
-        evict(model, cache, 1)
-    assert cache.length == 8
-
-
-def test_evict_can_empty_the_cache():
-    model = one_layer()
-    cache = cached(model, list(range(8)))
+    for n, sinks, wrong in (
+        (0, 0, "n must be an integer of at least 1, got 0"),
+        (-1, 0, "n must be an integer of at least 1, got -1"),
+        (1, -1, "sinks must be an integer of at least 0, got -1"),
+        (9, 0, "n 9 and sinks 0 do not fit: the cache holds 8"),
+        (5, 4, "n 5 and sinks 4 do not fit: the cache holds 8"),
+    ):
+        with pytest.raises(ValueError, match=wrong):
+            evict(model, cache, n, sinks)
+        np.testing.assert_array_equal(cache.keys(0), before)
     evict(model, cache, 8)
-    assert cache.length == 0
+    assert cache.length == 0, "it can empty the cache"
+
+
+def test_evict_refuses_formats_that_round():
+    """Each call would decode, turn and encode all keys: the errors would add up."""
+    model = random_model(n_layers=1)
+    for dtype in ("fp16", "fp8", "int8", "int4"):
+        cache = KVCache(model.arch, 1, 8, dtype)
+        model([list(range(8))], cache)
+        with pytest.raises(ValueError, match=f"cache stores {dtype}"):
+            evict(model, cache, 1)
+        assert cache.length == 8
 
 
 # Losses through a cache that fills up.
@@ -147,10 +138,14 @@ def never(cache, seen):
 
 
 def test_reading_one_by_one_loses_what_one_pass_loses():
-    model, ids = load_model("draft"), np.reshape(heldout(80), (2, 40))
-    losses = streaming_losses(model, ids, capacity=39, make_room=never)
-    expected = [token_losses(model, row, window=39) for row in ids]
-    np.testing.assert_allclose(losses, expected, atol=1e-4)
+    """In double precision, whatever the model computes in; two tokens give one loss."""
+    model = load_model("draft")
+    for n in (40, 2):
+        ids = np.reshape(heldout(2 * n), (2, n))
+        losses = streaming_losses(model, ids, capacity=n - 1, make_room=never)
+        assert losses.shape == (2, n - 1) and losses.dtype == np.float64
+        expected = [token_losses(model, row, window=max(n - 1, 2)) for row in ids]
+        np.testing.assert_allclose(losses, expected, atol=1e-4)
 
 
 def test_make_room_is_called_whenever_the_cache_is_full():
@@ -172,5 +167,7 @@ def test_streaming_names_what_is_wrong():
     model, ids = load_model("draft"), np.reshape(heldout(40), (2, 20))
     with pytest.raises(ValueError, match=r"ids must have the shape \(B, n\).*\(40,\)"):
         streaming_losses(model, ids.ravel(), 8, never)
+    with pytest.raises(ValueError, match=r"ids must have the shape \(B, n\).*\(2, 1\)"):
+        streaming_losses(model, ids[:, :1], 8, never)
     with pytest.raises(ValueError, match="make_room left the cache full: 8 tokens"):
         streaming_losses(model, ids, 8, lambda cache, seen: None)

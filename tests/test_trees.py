@@ -37,40 +37,28 @@ def branch_by_branch(model, tokens, parents):
     return np.array([np.asarray(model.features([text]))[0, -1] for text in texts])
 
 
-@given(parents=trees, n_unread=st.integers(0, 4))
-def test_text_before_a_tree_may_come_in_the_same_pass(model, parents, n_unread):
-    tokens, cache = [(7 * i + 3) % 30 for i in range(len(parents))], model.new_cache(1, 20)
+@given(parents=trees, n_stored=st.integers(0, 6), n_unread=st.integers(0, 4), data=st.data())
+def test_a_tree_is_its_branches(model, parents, n_stored, n_unread, data):
+    """In one pass, or in two, the second of which finds the first part in the cache.
+
+    Text before the tree may come in the same pass.
+    """
+    tokens = data.draw(st.lists(st.integers(0, 29), min_size=len(parents), max_size=len(parents)))
+    cache, n_stored = model.new_cache(1, 20), min(n_stored, len(parents) - 1)
     n_read = len(PROMPT) - n_unread
     model([PROMPT[:n_read]], cache)
-    got = model.features([PROMPT[n_read:] + tokens], cache, parents)[0]
-    np.testing.assert_allclose(got[:n_unread], model.features([PROMPT])[0, n_read:], atol=1e-4)
+    parts, unread = [], PROMPT[n_read:]
+    for part in (slice(0, n_stored), slice(n_stored, None)):
+        if tokens[part]:
+            got = model.features([unread + tokens[part]], cache, parents[: part.stop])
+            parts.append(np.asarray(got)[0])
+            unread = []
+    got, text = np.concatenate(parts), model.features([PROMPT])[0, n_read:]
+    np.testing.assert_allclose(got[:n_unread], text, atol=1e-4)
     np.testing.assert_allclose(got[n_unread:], branch_by_branch(model, tokens, parents), atol=1e-4)
 
 
-@given(parents=trees, n_stored=st.integers(0, 6), data=st.data())
-def test_a_tree_is_its_branches(model, parents, n_stored, data):
-    """In one pass, or in two, the second of which finds the first part in the cache."""
-    tokens = data.draw(st.lists(st.integers(0, 29), min_size=len(parents), max_size=len(parents)))
-    cache, n_stored = model.new_cache(1, 20), min(n_stored, len(parents) - 1)
-    model([PROMPT], cache)
-    parts = []
-    for part in (slice(0, n_stored), slice(n_stored, None)):
-        if tokens[part]:
-            got = model.features([tokens[part]], cache, parents[: part.stop])
-            parts.append(np.asarray(got)[0])
-    got = np.concatenate(parts)
-    np.testing.assert_allclose(got, branch_by_branch(model, tokens, parents), atol=1e-4)
-
-
-def test_a_tree_read_as_a_chain_would_show(model):
-    tokens, parents = [7, 8, 9, 7], [-1, -1, 0, 1]
-    expected = branch_by_branch(model, tokens, parents)
-    cache = model.new_cache(1, 20)
-    model([PROMPT], cache)
-    assert np.abs(np.asarray(model.features([tokens], cache))[0] - expected).max() > 0.1
-
-
-def test_positions_by_place_instead_of_depth_would_show(model, monkeypatch):
+def test_a_tree_read_as_a_chain_or_placed_by_order_instead_of_depth_would_show(model, monkeypatch):
     tokens, parents = [7, 8, 9, 7], [-1, -1, 0, 1]
     expected = branch_by_branch(model, tokens, parents)
 
@@ -78,10 +66,14 @@ def test_positions_by_place_instead_of_depth_would_show(model, monkeypatch):
         def sum(self, axis, dtype=None):
             return np.arange(1, len(self) + 1, dtype=dtype)
 
+    def error(parents):
+        cache = model.new_cache(1, 20)
+        model([PROMPT], cache)
+        return np.abs(model.features([tokens], cache, parents)[0] - expected).max()
+
+    assert error(None) > 0.1 and error(parents) < 1e-4
     monkeypatch.setattr(llama, "tree_mask", lambda parents: tree_mask(parents).view(FlatMask))
-    cache = model.new_cache(1, 20)
-    model([PROMPT], cache)
-    assert np.abs(model.features([tokens], cache, parents)[0] - expected).max() > 0.05
+    assert error(parents) > 0.05
 
 
 @given(parents=trees, data=st.data())
@@ -103,13 +95,13 @@ def test_the_branch_that_stays_is_as_if_it_alone_had_been_read(model, parents, d
             np.testing.assert_allclose(got, expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("kept", [[4], [6, 6], [7, 6], [8]])
-def test_what_cannot_stay(model, kept):
+def test_what_cannot_stay(model):
     cache = model.new_cache(1, 20)
     model([[*PROMPT, 1, 2, 3]], cache)
-    with pytest.raises(ValueError, match=r"must rise in 5 … 7"):
-        keep_path(cache, ARCH.n_layers, 5, kept)
-    assert cache.length == 8
+    for kept in ([4], [6, 6], [7, 6], [8]):
+        with pytest.raises(ValueError, match=r"kept .* must rise in 5 … 7"):
+            keep_path(cache, ARCH.n_layers, 5, kept)
+        assert cache.length == 8
 
 
 def test_no_tree_through_a_window():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, BrowserContext, Page
 
-from browser.visit import ROOT, SCREENS, served
+from browser.visit import ROOT, SCREENS, STEP_MS, served
 from firsttoken.live import View, assets
 from firsttoken.live.views import site_html
 
@@ -131,6 +131,7 @@ class Stage:
             is_mobile=touch,
             **options,
         )
+        context.set_default_timeout(STEP_MS)
         self.contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: self.troubles.append(f"page error: {error}"))

@@ -2,7 +2,8 @@
 
 import functools
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,12 +29,27 @@ WHOLE = """async () => {
     await new Promise(done => requestIdleCallback(done));
 }"""
 IDLE_MS = 10_000
+STEP_MS = 60_000  # a busy machine is slow; no test measures by how long it waits
+FRAMES = """() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"""
+# Pictures that say nothing to who does not see them.
+UNNAMED = """() => [...document.querySelectorAll("img, svg[role=img]")]
+    .filter(node => !["alt", "aria-label", "aria-labelledby", "aria-hidden"]
+        .some(name => node.hasAttribute(name)))
+    .map(node => node.outerHTML.slice(0, 200))"""
 SCREENS = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
 
 
 def pages_with(name: str) -> list[str]:
     """Return the pages of the book whose source has a name; the others have nothing to try."""
     return [page for page in CONTENT if name in (SITE / page).read_text("utf-8")] or ["none"]
+
+
+def until(page: Page, holds: Callable[[], object]) -> None:
+    """Wait until something holds of a page, for what Playwright cannot wait for by itself."""
+    end = time.monotonic() + STEP_MS / 1000
+    while not holds():
+        assert time.monotonic() < end, "it never came about"
+        page.wait_for_timeout(50)
 
 
 def settle(page: Page) -> None:
@@ -71,6 +87,7 @@ class Visit:
         self.context = browser.new_context(
             viewport=SCREENS[screen], color_scheme=theme, has_touch=touch, is_mobile=touch
         )
+        self.context.set_default_timeout(STEP_MS)
         self.context.route("**/*", self._only_this_site)
         self.page = self.context.new_page()
         self.page.on("pageerror", lambda error: self.troubles.append(f"page error: {error}"))

@@ -6,16 +6,15 @@ import pytest
 
 from exercises.test_checks import MUTANTS, good_test
 from exercises.test_placements import asked
-from firsttoken.exercises import Question, check, check_test, hint, placement, quiz
+from firsttoken.exercises import Question, check, check_test, hint, placement, quiz, rubric
 
 
 def one(rng):
     return (1,)
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
+def test_a_bad_call_says_what_is_wrong():
+    for call, words in (
         (lambda: check(1, 1, rtol=-1), "rtol must be"),
         (lambda: check(1, 1, atol=math.inf), "atol must be"),
         (lambda: check(1, "one"), "expected is text"),
@@ -67,10 +66,13 @@ def one(rng):
         (lambda: placement([Question("?", "ab", "c", "04_kv_cache", "w")]), "among options"),
         (lambda: placement([Question("", "ab", "a", "04_kv_cache", "w")]), "text of questions"),
         (lambda: placement([Question("?", "ab", "a", "04_kv_cache", "")]), "why of questions"),
+        (lambda: rubric("", ["a", "b"], "c"), "question"),
+        (lambda: rubric("q", ["a", "b"], " "), "answer"),
+        (lambda: rubric("q", ["a", ""], "c"), r"points\[1\]"),
+        (lambda: rubric("q", ["a"], "c"), "two or more different"),
+        (lambda: rubric("q", ["a", "a"], "c"), "two or more different"),
         (lambda: hint(), "at least one"),
         (lambda: hint("a", ""), r"steps\[1\]"),
-    ],
-)
-def test_a_bad_call_says_what_is_wrong(call, words):
-    with pytest.raises(ValueError, match=words):
-        call()
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()

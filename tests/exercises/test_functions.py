@@ -48,8 +48,13 @@ def test_the_failing_input_is_shown():
 
 
 def test_an_error_is_shown_with_its_line():
+    """The innermost one of the function."""
+
     def broken(logits):
         return logits.softmax()
+
+    def deeper(n):
+        return deeper(n - 1) if n else 1 / 0
 
     result = check_softmax(broken)
     assert result.message == "Your function stops with an error."
@@ -57,21 +62,26 @@ def test_an_error_is_shown_with_its_line():
     assert "return logits.softmax()" in result.rows[1][1]
     assert "SystemExit" in str(check_softmax(lambda logits: exit()))
     assert "positional argument" in str(check_softmax(lambda: 1))
+    assert "1 / 0" in check(deeper, abs, inputs=[(2,)]).rows[1][1]
 
 
 def test_unwritten_functions_are_open():
+    """And so is a check that hangs on a cell that did not run."""
+
     def todo(logits):
         raise NotImplementedError
 
     for stub in (todo, lambda logits: None, lambda logits: ...):
         assert check_softmax(stub).status == "open"
     assert check(lambda x: None, lambda x: None, inputs=[(1,)]), "None can be the right result"
+    result = check(abs, abs, inputs=[(1,)], random=lambda rng: missing_name)  # noqa: F821
+    assert result.status == "open"
 
 
 def test_common_slips_of_functions():
-    double = check(lambda n: 2 * n, lambda n: n, inputs=[(3,), (5,)])
-    assert "twice" in double.message
-    once = check(lambda n: 2 * n if n == 3 else n + 1, lambda n: n, inputs=[(3,), (5,)])
+    inputs = [(3,), (5,)]
+    assert "twice" in check(lambda n: 2 * n, lambda n: n, inputs=inputs).message
+    once = check(lambda n: 2 * n if n == 3 else n + 1, lambda n: n, inputs=inputs)
     assert "twice" not in once.message
 
 
@@ -87,23 +97,25 @@ def test_changing_the_input_is_seen():
     assert inputs == [([3, 1, 2],)], "the author's inputs stay as they are"
     assert check(lambda x: x.append(1), lambda x: x.append(1), inputs=[([],)])
     assert not check(lambda x: None, lambda x: x.append(1), inputs=[([],)])
-
-
-def test_generators_give_both_the_same_stream():
-    def draw(rng):
-        return rng.random(3)
-
-    assert check(draw, lambda rng: rng.random(3), inputs=[(np.random.default_rng(0),)])
+    assert not check(lambda d: d.pop("a"), lambda d: d["a"], inputs=[({"a": 1},)])
+    # Generators give both the same stream.
+    inputs = [(np.random.default_rng(0),)]
+    assert check(lambda rng: rng.random(3), lambda rng: rng.random(3), inputs=inputs)
 
 
 def test_an_expected_value_error():
+    """Another error is no agreement."""
+
     def positive(x):
         if x < 0:
             raise ValueError(f"x is {x}; expected x >= 0")
         return x
 
-    assert check(positive, positive, inputs=[(1,), (-1,)])
-    assert "should raise ValueError" in check(abs, positive, inputs=[(1,), (-1,)]).message
+    inputs = [(1,), (-1,)]
+    assert check(positive, positive, inputs=inputs)
+    assert "should raise ValueError" in check(abs, positive, inputs=inputs).message
+    result = check(lambda x: x if x >= 0 else [][0], positive, inputs=inputs)
+    assert result.message == "Your function stops with an error."
 
 
 def squares(rng):
@@ -119,19 +131,18 @@ def test_random_inputs_stand_beside_the_listed_ones():
     def lucky(x):
         return 2 * x if x in (0, 2) else x * x + (x < -5)
 
-    assert check(lucky, square, inputs=[(0,), (2,)])
-    result = check(lucky, square, inputs=[(0,), (2,)], random=squares)
+    listed = [(0,), (2,)]
+    assert check(lucky, square, inputs=listed)
+    result = check(lucky, square, inputs=listed, random=squares)
     assert result.status == "wrong"
     (label, call), (_, mine), (_, right) = result.rows
     assert label == "An input drawn at random"
     x = int(call.removeprefix("lucky(").removesuffix(")"))
     assert x < -5 and (mine, right) == (str(x * x + 1), str(x * x))
-    right = check(square, square, inputs=[(0,), (2,)], random=squares)
+    right = check(square, square, inputs=listed, random=squares)
     assert "all 2 inputs and on 50 more, drawn at random" in right.message
-    assert (
-        "the input and on 3 more"
-        in check(abs, abs, inputs=[(0,)], random=squares, n_random=3).message
-    )
+    right = check(abs, abs, inputs=[(0,)], random=squares, n_random=3)
+    assert "the input and on 3 more" in right.message
 
 
 def test_random_inputs_are_the_same_for_one_seed():
@@ -156,49 +167,12 @@ def test_the_shortest_input_that_fails_is_shown():
 
 def test_a_listed_input_that_fails_comes_first_and_tells_the_mistake():
     """A random input on which two mistakes part must not hide the message of a listed one."""
-    mistakes = [(lambda x: 2 * x, "Not twice.")]
-    result = check(
-        lambda x: 2 * x + (x < 0), lambda x: x * x, inputs=[(3,)], random=squares, mistakes=mistakes
-    )
-    assert result.message == "Not twice."
-    assert result.rows[0] == ("Input 1 of 1", "<lambda>(3)")
-    only_random = check(
-        lambda x: x, abs, inputs=[(3,)], random=squares, mistakes=[(lambda x: x, "And below 0?")]
-    )
-    assert only_random.message == "And below 0?"
-    assert only_random.rows[0][0] == "An input drawn at random"
-
-
-def test_a_random_input_that_hangs_on_a_cell_that_did_not_run_is_open():
-    result = check(abs, abs, inputs=[(1,)], random=lambda rng: missing_name)  # noqa: F821
-    assert result.status == "open"
-
-
-def test_another_error_than_the_right_one_is_no_agreement():
-    def positive(x):
-        if x < 0:
-            raise ValueError("x < 0")
-        return x
-
-    def by_index(x):
-        return x if x >= 0 else [][0]
-
-    result = check(by_index, positive, inputs=[(1,), (-1,)])
-    assert result.message == "Your function stops with an error."
-
-
-def test_a_changed_dict_is_seen():
-    given = [({"a": 1},)]
-    assert not check(lambda d: d.pop("a"), lambda d: d["a"], inputs=given)
-
-
-def test_the_line_shown_is_the_innermost_of_the_function():
-    def deeper(n):
-        if n == 0:
-            return 1 / 0
-        return deeper(n - 1)
-
-    assert "return 1 / 0" in check(deeper, abs, inputs=[(2,)]).rows[1][1]
+    for wrong, right, mistake, said, label in (
+        (lambda x: 2 * x + (x < 0), lambda x: x * x, lambda x: 2 * x, "Not twice.", "Input 1 of 1"),
+        (lambda x: x, abs, lambda x: x, "And below 0?", "An input drawn at random"),
+    ):
+        result = check(wrong, right, inputs=[(3,)], random=squares, mistakes=[(mistake, said)])
+        assert (result.message, result.rows[0][0]) == (said, label)
 
 
 def test_none_beside_a_number_is_no_array():

@@ -2,8 +2,6 @@
 
 import math
 
-import pytest
-
 from firsttoken.exercises import check
 
 CACHE = 2**32  # bytes: 4 GiB, 4.295 GB
@@ -43,15 +41,17 @@ MISTAKEN = [
 ]
 
 
-@pytest.mark.parametrize(("answer", "words"), MISTAKEN)
-def test_each_slip_has_its_message(answer, words):
-    result = check(answer, CACHE / 1e9, unit="GB")
-    assert result.status == "wrong"
-    assert words in result.message
+def test_each_slip_has_its_message():
+    for answer, words in MISTAKEN:
+        result = check(answer, CACHE / 1e9, unit="GB")
+        assert result.status == "wrong", answer
+        assert words in result.message
 
 
 def test_slips_without_a_family_of_units():
     assert "1000 times too large" in check(12_000, 12.0, unit="tokens").message
+    assert "1000^2 times too small" in check(12e-6, 12.0, unit="tokens").message
+    assert "1000^3 times too large" in check(12e9, 12.0, unit="tokens").message
     assert "in ms" in check(8.02, 0.00802, unit="s").message
     assert "percent" in check(80, 0.8).message
     assert "percent" in check(0.8, 80, unit="%").message
@@ -74,19 +74,24 @@ def test_the_authors_mistakes_come_first():
         (8.0, "Twice the layers."),
         (lambda: 16.0, "Batch forgotten."),
         (lambda x: x > 1000, "That would not fit on Earth."),
+        (lambda *given: 32.0, "Of any arguments."),  # computed
     ]
-    for answer, message in [(8.0, mistakes[0][1]), (16, mistakes[1][1]), (2e6, mistakes[2][1])]:
-        assert check(answer, 4.0, mistakes=mistakes).message == message
+    for answer, said in zip((8.0, 16, 2e6, 32.0), mistakes, strict=True):
+        assert check(answer, 4.0, mistakes=mistakes).message == said[1]
+    assert check(5.0, 4.0, mistakes=mistakes).message == "Too large."
     catch_all = [(lambda x: x != 4, "Neither."), (8.0, "Twice the layers.")]
     assert check(8.0, 4.0, mistakes=catch_all).message == "Twice the layers."
     assert check(4.0, 4.0, mistakes=[(4.0, "wrong")]), "the right answer is right first"
 
 
 def test_tolerance_is_the_stated_law():
+    assert check(100.1, 100) and not check(100.11, 100)  # a thousandth unless told
     assert check(100.1, 100, rtol=1e-3)
     assert not check(100.11, 100, rtol=1e-3)
     assert check(0.01, 0, atol=0.01)
     assert not check(100 + 1e-9, 100, rtol=0)
+    assert check(3.0, 3.0).message == "3"
+    assert check([1.0, 2.0], [1.0, 2.0]).message == "", "a right array without its numbers"
 
 
 def test_an_expected_value_that_cannot_be_computed_is_shown():
@@ -95,11 +100,11 @@ def test_an_expected_value_that_cannot_be_computed_is_shown():
     assert result.status == "open"
     assert "Run the cells above" in result.message
     assert not check(None, lambda x: 1 // 0, inputs=[(1,)])
+    assert check(1.0, 2.0, mistakes=[(lambda a, b: True, "m")]).status == "open"
 
 
-@pytest.mark.parametrize(
-    ("answer", "right", "options", "words"),
-    [
+def test_where_one_message_ends_and_the_next_begins():
+    for answer, right, options, words in (
         (256, 128, {"rtol": 0.03}, "Exactly twice"),
         (202, 100, {"rtol": 0.03}, "Too large."),
         (1.0, 1.04, {"rtol": 0.03}, "Right, but rounded"),
@@ -118,27 +123,5 @@ def test_an_expected_value_that_cannot_be_computed_is_shown():
         (0.1, 4.0, {"unit": "min", "rtol": 0.5}, "Too small, by more"),
         (240, 4.0, {"unit": "min", "rtol": 0.5}, "That is the answer in s"),
         (4.295, 4.0, {"unit": "GiB", "rtol": 0.04}, "Too large."),
-    ],
-)
-def test_where_one_message_ends_and_the_next_begins(answer, right, options, words):
-    assert check(answer, right, **options).message.startswith(words)
-
-
-def test_a_right_array_is_right_without_its_numbers():
-    assert check([1.0, 2.0], [1.0, 2.0]).message == ""
-    assert check(3.0, 3.0).message == "3"
-
-
-def test_prefixes_are_counted():
-    assert "1000^2 times too small" in check(12e-6, 12.0, unit="tokens").message
-    assert "1000^3 times too large" in check(12e9, 12.0, unit="tokens").message
-
-
-def test_a_mistake_of_two_arguments_is_shown_and_not_passed_over():
-    assert check(1.0, 2.0, mistakes=[(lambda a, b: True, "m")]).status == "open"
-
-
-def test_a_mistake_of_any_arguments_is_computed():
-    mistakes = [(lambda *given: 8.0, "Eight.")]
-    assert check(8.0, 4.0, mistakes=mistakes).message == "Eight."
-    assert check(5.0, 4.0, mistakes=mistakes).message == "Too large."
+    ):
+        assert check(answer, right, **options).message.startswith(words), answer

@@ -18,6 +18,8 @@ def test_fp8_bytes_are_those_of_ml_dtypes():
     expected = x.astype(ml_dtypes.float8_e4m3fn)
     np.testing.assert_array_equal(stored[:, 0], expected.view(np.uint8))
     np.testing.assert_array_equal(decode((stored,))[:, 0], expected.astype(np.float32))
+    beyond = np.array([[500.0], [-1e6], [np.inf]], np.float32)
+    assert decode(encode(beyond)).ravel().tolist() == [448, -448, 448]
 
 
 @given(arrays(np.float32, (3, 32), elements=st.floats(-1e3, 1e3, width=32)))

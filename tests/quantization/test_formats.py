@@ -47,44 +47,31 @@ def finite_values(name):
     return numbers_of(DTYPES[name][0], FORMATS[name].bits)
 
 
-def test_formats_are_all_there():
+def test_limits_equal_those_of_real_dtypes():
     assert FORMATS.keys() == DTYPES.keys() | INTEGERS.keys()
     assert all(name == fmt.name for name, fmt in FORMATS.items())
-    largest = {"fp8_e4m3fn": 448, "fp8_e4m3fnuz": 240, "fp8_e5m2": 57344, "fp4_e2m1": 6}
-    assert {name: FORMATS[name].max for name in largest} == largest
-
-
-@pytest.mark.parametrize("name", DTYPES)
-def test_limits_equal_those_of_real_dtypes(name):
-    numpy_dtype, torch_dtype = DTYPES[name]
-    f, info = FORMATS[name], ml_dtypes.finfo(numpy_dtype)
-    assert (f.max, f.min, f.bits) == (float(info.max), float(info.min), info.bits)
-    assert f.min_positive == float(info.smallest_subnormal)
-    assert 2.0**f.min_exponent == float(info.smallest_normal)
-    if torch_dtype is not None:
-        info = torch.finfo(torch_dtype)
-        assert (f.max, f.bits, 2.0**f.min_exponent) == (info.max, info.bits, info.tiny)
-
-
-@pytest.mark.parametrize("name", INTEGERS)
-def test_limits_equal_those_of_integers(name):
-    f, info = FORMATS[name], INTEGERS[name]
-    assert (f.min, f.max, f.bits, f.min_positive) == (info.min, info.max, info.bits, 1)
-
-
-@pytest.mark.parametrize("name", DTYPES)
-def test_every_number_of_a_format_rounds_to_itself(name):
-    values = finite_values(name)
-    np.testing.assert_array_equal(FORMATS[name].round(values), values)
-    if name != "fp32":
-        np.testing.assert_array_equal(FORMATS[name].values, np.unique(np.abs(values)))
+    for name, (numpy_dtype, torch_dtype) in DTYPES.items():
+        f, info = FORMATS[name], ml_dtypes.finfo(numpy_dtype)
+        assert (f.max, f.min, f.bits) == (float(info.max), float(info.min), info.bits), name
+        assert f.min_positive == float(info.smallest_subnormal)
+        assert 2.0**f.min_exponent == float(info.smallest_normal)
+        if torch_dtype is not None:
+            info = torch.finfo(torch_dtype)
+            assert (f.max, f.bits, 2.0**f.min_exponent) == (info.max, info.bits, info.tiny)
+    for name, info in INTEGERS.items():
+        f = FORMATS[name]
+        assert (f.min, f.max, f.bits, f.min_positive) == (info.min, info.max, info.bits, 1)
 
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_rounding_equals_the_casts_of_torch_and_ml_dtypes(name):
     """Random numbers of all sizes, every number of the format, and every tie between two."""
     numpy_dtype, torch_dtype = DTYPES[name]
-    x = hard_cases(finite_values(name))
+    values = finite_values(name)
+    np.testing.assert_array_equal(FORMATS[name].round(values), values)
+    if name != "fp32":
+        np.testing.assert_array_equal(FORMATS[name].values, np.unique(np.abs(values)))
+    x = hard_cases(values)
     x = x[x > 0] if name == "e8m0" else x  # others have no logarithm
     x = x[np.abs(x) <= FORMATS[name].max]
     got = FORMATS[name].round(x)
@@ -100,20 +87,16 @@ def hard_cases(values):
     return np.concatenate([values, ties, spread]).astype(np.float32)
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_rounding_saturates_and_keeps_nan(name):
-    f = FORMATS[name]
-    x = np.array([np.inf, -np.inf, f.max * 1.001, f.min - 1, np.nan, 0.0, -0.0])
-    zero = max(f.min, 0)  # what is nearest to it in e8m0
-    np.testing.assert_array_equal(f.round(x), [f.max, f.min, f.max, f.min, np.nan, zero, zero])
-
-
-@pytest.mark.parametrize("name", INTEGERS)
-def test_integers_round_to_the_nearest_whole_number(name):
-    f = FORMATS[name]
-    x = RNG.uniform(2 * f.min, 2 * f.max, size=1000)
-    x = np.concatenate([x, np.arange(2 * f.min, 2 * f.max, 0.5)])
-    np.testing.assert_array_equal(f.round(x), np.clip(np.rint(x), f.min, f.max))
+def test_rounding_saturates_and_keeps_nan_and_integers_are_whole_numbers():
+    for name, f in FORMATS.items():
+        x = np.array([np.inf, -np.inf, f.max * 1.001, f.min - 1, np.nan, 0.0, -0.0])
+        zero = max(f.min, 0)  # what is nearest to it in e8m0
+        expected = [f.max, f.min, f.max, f.min, np.nan, zero, zero]
+        np.testing.assert_array_equal(f.round(x), expected, err_msg=name)
+    for f in map(FORMATS.get, INTEGERS):
+        x = RNG.uniform(2 * f.min, 2 * f.max, size=1000)
+        x = np.concatenate([x, np.arange(2 * f.min, 2 * f.max, 0.5)])
+        np.testing.assert_array_equal(f.round(x), np.clip(np.rint(x), f.min, f.max))
 
 
 @given(x=arrays(np.float32, 20, elements=st.floats(width=32)), name=st.sampled_from(list(FORMATS)))
@@ -124,14 +107,14 @@ def test_rounding_is_idempotent_and_keeps_the_order(x, name):
     assert (np.diff(FORMATS[name].round(real)) >= 0).all()
 
 
-@pytest.mark.parametrize("shape", OTHERS)
-def test_a_format_of_any_shape_has_the_numbers_of_its_dtype(shape):
-    dtype, f = OTHERS[shape], float_format(*shape)
-    values = numbers_of(dtype, f.bits)
-    np.testing.assert_array_equal(f.values, np.unique(np.abs(values)))
-    x = hard_cases(values)
-    x = x[np.abs(x) <= f.max]
-    np.testing.assert_array_equal(f.round(x), x.astype(dtype).astype(np.float32))
+def test_a_format_of_any_shape_has_the_numbers_of_its_dtype():
+    for shape, dtype in OTHERS.items():
+        f = float_format(*shape)
+        values = numbers_of(dtype, f.bits)
+        np.testing.assert_array_equal(f.values, np.unique(np.abs(values)), err_msg=str(shape))
+        x = hard_cases(values)
+        x = x[np.abs(x) <= f.max]
+        np.testing.assert_array_equal(f.round(x), x.astype(dtype).astype(np.float32))
 
 
 @given(
@@ -159,17 +142,14 @@ def test_values_are_shared_and_cannot_be_changed():
     assert FORMATS["int4"].values.tolist() == list(range(8))
 
 
-@pytest.mark.parametrize(
-    ("shape", "message"),
-    [
+def test_errors_name_what_is_wrong(subtests):
+    for shape, message in [
         ((0, 3), "exponent_bits must be an integer of at least 1, got 0"),
         ((9, 3), "exponent_bits must lie in 1 … 8, got 9"),
         ((4, 0), "mantissa_bits must be an integer of at least 1, got 0"),
         ((4, 24), "mantissa_bits must lie in 1 … 23, got 24"),
         ((4, 3, "fn"), "specials must be one of ieee, nan, none, got 'fn'"),
         ((8, 3, "none"), "numbers must fit float32; with specials 'none' they reach"),
-    ],
-)
-def test_errors_name_what_is_wrong(shape, message):
-    with pytest.raises(ValueError, match=message):
-        float_format(*shape)
+    ]:
+        with subtests.test(message), pytest.raises(ValueError, match=message):
+            float_format(*shape)

@@ -1,6 +1,7 @@
 """GGUF's blocks, byte for byte as the gguf package of llama.cpp writes and reads them."""
 
-import inspect
+import sys
+from pathlib import Path
 
 import gguf as llama_cpp
 import numpy as np
@@ -96,36 +97,33 @@ def test_no_error_is_above_half_a_step(x):
         assert (error <= worst * step * (1 + 1e-5) + codes * (step * 2**-11 + 2**-25)).all()
 
 
-@pytest.mark.parametrize("kind", TYPES)
-def test_layouts_are_those_of_the_gguf_package(kind):
-    layout = GGUF_LAYOUTS[kind]
-    assert (layout.n_numbers, layout.fields.itemsize) == llama_cpp.GGML_QUANT_SIZES[TYPES[kind]]
-
-
-def test_bits_per_number():
+def test_layouts_are_those_of_the_gguf_package():
+    for kind, layout in GGUF_LAYOUTS.items():
+        size = layout.n_numbers, layout.fields.itemsize
+        assert size == llama_cpp.GGML_QUANT_SIZES[TYPES[kind]], kind
     bits = {kind: layout.bits for kind, layout in GGUF_LAYOUTS.items()}
     assert bits == {"q8_0": 8.5, "q4_0": 4.5, "q4_K": 4.5, "q6_K": 6.5625}
-    assert pack_gguf(np.zeros((3, 64)), "q4_0").nbytes * 8 == 3 * 64 * 4.5
 
 
-@pytest.mark.parametrize("kind", TYPES)
-def test_shapes_without_rows_and_parts_of_arrays(kind):
-    blocks = random_blocks(kind)
-    n_bytes, n = blocks.shape[1], 2 * GGUF_LAYOUTS[kind].n_numbers
-    assert unpack_gguf(blocks[:0], kind).shape == (0, n)
-    assert unpack_gguf(blocks[0], kind).shape == (n,)
-    assert unpack_gguf(blocks.reshape(4, 5, n_bytes), kind).shape == (4, 5, n)
-    turned = np.asfortranarray(blocks)[::2]
-    np.testing.assert_array_equal(unpack_gguf(turned, kind), unpack_gguf(blocks, kind)[::2])
-    if kind in PACKED:
-        assert pack_gguf(np.zeros((0, 64)), kind).shape == (0, n_bytes)
-        assert pack_gguf(np.zeros((4, 5, 0)), kind).shape == (4, 5, 0)
-        x = RNG.normal(size=(64, 6))
-        np.testing.assert_array_equal(pack_gguf(x.T, kind), pack_gguf(x.T.copy(), kind))
+def test_shapes_without_rows_and_parts_of_arrays():
+    for kind in TYPES:
+        blocks = random_blocks(kind)
+        n_bytes, n = blocks.shape[1], 2 * GGUF_LAYOUTS[kind].n_numbers
+        assert unpack_gguf(blocks[:0], kind).shape == (0, n)
+        assert unpack_gguf(blocks[0], kind).shape == (n,)
+        assert unpack_gguf(blocks.reshape(4, 5, n_bytes), kind).shape == (4, 5, n)
+        turned = np.asfortranarray(blocks)[::2]
+        np.testing.assert_array_equal(unpack_gguf(turned, kind), unpack_gguf(blocks, kind)[::2])
+        if kind in PACKED:
+            assert pack_gguf(np.zeros((0, 64)), kind).shape == (0, n_bytes)
+            assert pack_gguf(np.zeros((4, 5, 0)), kind).shape == (4, 5, 0)
+            x = RNG.normal(size=(64, 6))
+            np.testing.assert_array_equal(pack_gguf(x.T, kind), pack_gguf(x.T.copy(), kind))
 
 
 # Mistakes that must show
 
+SOURCES = Path(__file__).parents[2] / "lib" / "firsttoken" / "quantization"
 MUTANTS = {
     "halves to even": (writes_as_gguf, "whole + np.trunc(2 * (steps - whole))", "np.rint(steps)"),
     "codes of 8 bits down to -128": (
@@ -164,32 +162,26 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("rule", dict.fromkeys(rule for rule, _, _ in MUTANTS.values()))
-def test_rules_hold(rule):
-    rule()
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_mutants_are_caught(name, monkeypatch):
+def test_mutants_are_caught(monkeypatch, subtests):
     """Each wrong line, in the module's own source, gives other bytes or numbers."""
-    rule, right, wrong = MUTANTS[name]
-    source = inspect.getsource(gguf)
-    assert source.count(right) == 1
-    mutant = {"__name__": "mutant"}
-    monkeypatch.setitem(inspect.sys.modules, "mutant", gguf)  # where dataclasses look it up
-    exec(compile(source.replace(right, wrong), "mutant", "exec"), mutant)
-    for function in ("pack_gguf", "unpack_gguf"):
-        monkeypatch.setitem(globals(), function, mutant[function])
-    with pytest.raises(AssertionError):
-        rule()
+    writes_as_gguf(), reads_as_gguf()
+    source = (SOURCES / "gguf.py").read_text("utf-8")
+    monkeypatch.setitem(sys.modules, "mutant", gguf)  # where dataclasses look it up
+    for name, (rule, right, wrong) in MUTANTS.items():
+        assert source.count(right) == 1, name
+        mutant = {"__name__": "mutant"}
+        exec(compile(source.replace(right, wrong), name, "exec"), mutant)
+        for function in ("pack_gguf", "unpack_gguf"):
+            monkeypatch.setitem(globals(), function, mutant[function])
+        with subtests.test(name), pytest.raises(AssertionError):
+            rule()
 
 
 # Arguments
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
+def test_errors_name_what_is_wrong(subtests):
+    for call, message in [
         (lambda: pack_gguf(np.zeros(32), "q4_K"), "kind must be one of q8_0, q4_0, got 'q4_K'"),
         (lambda: pack_gguf(np.zeros(33), "q8_0"), r"x must have rows .* of 32, got \(33,\)"),
         (lambda: pack_gguf(np.zeros(()), "q8_0"), r"x must have rows .* of 32, got \(\)"),
@@ -198,8 +190,6 @@ def test_mutants_are_caught(name, monkeypatch):
         (lambda: unpack_gguf(np.zeros(34, np.uint8), "q5_0"), "kind must be one of .*, got 'q5_0'"),
         (lambda: unpack_gguf(np.zeros(34), "q8_0"), r"must be uint8 .* 34 bytes, got float64"),
         (lambda: unpack_gguf(np.zeros(35, np.uint8), "q8_0"), r"got uint8 \(35,\)"),
-    ],
-)
-def test_errors_name_what_is_wrong(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+    ]:
+        with subtests.test(message), pytest.raises(ValueError, match=message):
+            call()

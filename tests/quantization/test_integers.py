@@ -73,46 +73,40 @@ def test_quantizing_twice_changes_nothing(x, bits):
     np.testing.assert_allclose(quantize(once, bits).dequantize(), once, rtol=1e-6)
 
 
-@pytest.mark.parametrize("bits", BITS)
-def test_storage_is_what_is_counted(bits):
+def test_storage_is_what_is_counted():
     """64 × 96 codes without gaps, and one float32 scale per group of 32."""
-    q = quantize(RNG.normal(size=(64, 96)), bits, group_size=32)
-    assert q.packed.nbytes == 64 * 96 * bits // 8
-    assert q.nbytes == q.packed.nbytes + 4 * 64 * 3
-    asymmetric = quantize(RNG.normal(size=(64, 96)), bits, group_size=32, symmetric=False)
-    assert asymmetric.nbytes == q.nbytes + 64 * 3  # a zero point of one byte each
-
-
-def test_int4_packs_two_codes_to_a_byte():
+    x = RNG.normal(size=(64, 96))
+    for bits in BITS:
+        q = quantize(x, bits, group_size=32)
+        assert q.packed.nbytes == 64 * 96 * bits // 8
+        assert q.nbytes == q.packed.nbytes + 4 * 64 * 3
+        asymmetric = quantize(x, bits, group_size=32, symmetric=False)
+        assert asymmetric.nbytes == q.nbytes + 64 * 3  # a zero point of one byte each
     q = quantize(np.array([1.0, -7.0, 7.0]), 4)
     assert q.packed.tolist() == [9 + 16 * 1, 15]  # codes + 8, the first in the low half
 
 
-@pytest.mark.parametrize("n_codes", [1, 2, 7, 8])
-@pytest.mark.parametrize("bits", BITS)
-def test_codes_are_one_long_binary_number(bits, n_codes):
+def test_codes_are_one_long_binary_number():
     """The packed bytes, read as one little-endian integer, hold code i at bit i · bits."""
-    x = RNG.integers(0, 2**bits, size=n_codes)
-    x[0], x[-1] = 0, 2**bits - 1
-    q = quantize(x, bits, symmetric=False)
-    number = int.from_bytes(q.packed.tobytes(), "little")
-    assert [number >> i * bits & 2**bits - 1 for i in range(n_codes)] == q.codes.tolist()
-    assert q.packed.nbytes == -(-n_codes * bits // 8)
+    for bits, n_codes in itertools.product(BITS, (1, 2, 7, 8)):
+        x = RNG.integers(0, 2**bits, size=n_codes)
+        x[0], x[-1] = 0, 2**bits - 1
+        q = quantize(x, bits, symmetric=False)
+        number = int.from_bytes(q.packed.tobytes(), "little")
+        codes = [number >> i * bits & 2**bits - 1 for i in range(n_codes)]
+        assert codes == q.codes.tolist(), bits
+        assert q.packed.nbytes == -(-n_codes * bits // 8)
 
 
-@pytest.mark.parametrize("bits", BITS)
-def test_torch_rounds_to_the_same_codes(bits):
+def test_torch_rounds_to_the_same_codes():
     x = RNG.normal(size=(5, 40)).astype(np.float32)
-    q = quantize(x, bits, axis=0, symmetric=False)
-    expected = torch.fake_quantize_per_channel_affine(
-        torch.from_numpy(x),
-        torch.from_numpy(q.scale[:, 0]),
-        torch.from_numpy(q.zero_point[:, 0].astype(np.int32)),
-        axis=0,
-        quant_min=0,
-        quant_max=2**bits - 1,
-    )
-    np.testing.assert_allclose(q.dequantize(), expected.numpy(), rtol=1e-6, atol=1e-7)
+    for bits in BITS:
+        q = quantize(x, bits, axis=0, symmetric=False)
+        scale, zero = q.scale[:, 0], q.zero_point[:, 0].astype(np.int32)
+        expected = torch.fake_quantize_per_channel_affine(
+            *map(torch.from_numpy, (x, scale, zero)), axis=0, quant_min=0, quant_max=2**bits - 1
+        )
+        np.testing.assert_allclose(q.dequantize(), expected.numpy(), rtol=1e-6, atol=1e-7)
 
 
 def test_error_falls_by_half_per_bit_and_with_finer_scales():
@@ -123,19 +117,6 @@ def test_error_falls_by_half_per_bit_and_with_finer_scales():
         rms(quantize(x, 4, **how).dequantize() - x) for how in ({}, {"axis": 0}, {"group_size": 32})
     )
     assert tensor > row > group
-
-
-def test_one_outlier_ruins_the_resolution_of_the_rest():
-    x = np.append(RNG.normal(size=999), 100.0)
-    assert rms((quantize(x, 8).dequantize() - x)[:999]) > 0.2
-    assert rms(quantize(x[:999], 8).dequantize() - x[:999]) < 0.01
-    assert rms((quantize(x, 8, group_size=100).dequantize() - x)[:900]) < 0.01
-
-
-def test_a_zero_point_pays_where_signs_do_not_balance():
-    x = RNG.uniform(0, 1, size=1000)
-    one, two = (rms(quantize(x, 4, symmetric=s).dequantize() - x) for s in (True, False))
-    assert one > 1.9 * two
 
 
 def test_keys_and_values_per_token_or_per_channel():
@@ -160,9 +141,8 @@ def test_extremes_stay_finite():
             np.testing.assert_allclose(y, x, atol=max(np.abs(x)) / 100 + 1e-40)
 
 
-@pytest.mark.parametrize(
-    ("x", "options", "message"),
-    [
+def test_errors_name_what_is_wrong(subtests):
+    for x, options, message in [
         ([1.0], {"bits": 1}, "bits must be an integer of at least 2, got 1"),
         ([1.0], {"bits": 9}, "bits must lie in 2 … 8, got 9"),
         ([1.0], {"bits": 4.0}, "bits must be an integer"),
@@ -176,8 +156,6 @@ def test_extremes_stay_finite():
         ([[1.0, 2.0]], {"bits": 4, "group_size": 0}, "group_size must be an integer of at least 1"),
         ([[1.0, 2.0]], {"bits": 4, "group_size": True}, "group_size must be an integer"),
         ([[1.0, 2.0]], {"bits": 4, "group_size": 2.0}, "group_size must be an integer"),
-    ],
-)
-def test_errors_name_what_is_wrong(x, options, message):
-    with pytest.raises(ValueError, match=message):
-        quantize(np.array(x), **options)
+    ]:
+        with subtests.test(f"{x}, {options}"), pytest.raises(ValueError, match=message):
+            quantize(np.array(x), **options)

@@ -1,0 +1,80 @@
+"""The browser, the built site's address, and what the tests measured, printed after them.
+
+The browser is the one that CHROMIUM names, or a Chromium or Chrome of this machine.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, expect, sync_playwright
+
+from browser.playground import Stage, served_stage
+from browser.visit import PAGES, SITE, STEP_MS, served
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+# Without windows it does the same in less time.
+KNOWN = ("chromium-headless-shell", "chromium", "google-chrome")
+
+expect.set_options(timeout=STEP_MS)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    named = os.environ.get("CHROMIUM")
+    chromium = named or next(filter(None, map(shutil.which, KNOWN)), None)
+    assert chromium, "no Chromium found; install it or set CHROMIUM to its path"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Serve the built site on a free port."""
+    if not PAGES:
+        if os.environ.get("CI"):
+            pytest.fail("no site in _build/html: run `make book` first")
+        pytest.skip("no site in _build/html: run `make book` first")
+
+    with served(SITE) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def _served(browser, tmp_path_factory) -> Iterator[Stage]:
+    with served_stage(browser, tmp_path_factory.mktemp("playground")) as stage:
+        yield stage
+
+
+@pytest.fixture
+def stage(_served) -> Iterator[Stage]:
+    """Show live views on pages of their own; what went wrong in a page fails the test."""
+    _served.troubles.clear()
+    yield _served
+    _served.close()
+    assert _served.troubles == [], "\n".join(_served.troubles)
+
+
+def pytest_terminal_summary(terminalreporter):
+    measured = {
+        text
+        for report in terminalreporter.getreports("passed")
+        for name, text in report.user_properties
+        if name == "measured"
+    }
+    if measured:
+        terminalreporter.section("measured")
+    for text in sorted(measured):
+        terminalreporter.line(text)
