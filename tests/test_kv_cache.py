@@ -253,6 +253,8 @@ def test_appending_is_concatenation(steps, batch, dtype, seed):
             kv = [x * 10.0 ** rng.integers(-1, 3) for x in draw_kv(rng, TOY, batch, n)]
             cache.append(layer, *kv)
             alone.append(layer, *kv)
+            for stored, x in zip((alone.keys(layer), alone.values(layer)), kv, strict=True):
+                assert np.abs(stored - x).max(initial=0) <= 0.1 * np.abs(x).max(initial=0)
             # The new tokens are visible in this layer at once, and counted after the last one.
             assert cache.keys(layer).shape[2] == length + n
             assert cache.length == (length + n if layer == 1 else length)
