@@ -29,8 +29,9 @@ FRAME = f"""async figure => {{
         await new Promise(requestAnimationFrame);
     }}
 }}"""
-# The page itself pauses, in the moment of the last move: from here it could come too late. An
-# object, as its value is there only then.
+# The page itself pauses right after the last move: from here it could come too late. The first
+# move is made within the press of the button, which hears no second press meanwhile. An object, as
+# its value is there only later.
 PAUSED = """([button, handle, n]) => ({values: new Promise(done => {
     const values = [handle.getAttribute("aria-valuenow")];
     new MutationObserver((_, watch) => {
@@ -39,8 +40,7 @@ PAUSED = """([button, handle, n]) => ({values: new Promise(done => {
         values.push(value);
         if (values.length <= n) return;
         watch.disconnect();
-        button.click();
-        done(values.slice(1));
+        setTimeout(() => { button.click(); done(values.slice(1)); });
     }).observe(handle, {attributeFilter: ["aria-valuenow"]});
 })})"""
 

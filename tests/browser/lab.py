@@ -62,7 +62,7 @@ def lab(lab_home) -> Iterator[str]:
     It takes a free port and writes down which; its kernels listen on sockets in a folder of their
     own, whose path must be short.
     """
-    with tempfile.TemporaryDirectory(prefix="ft-lab-") as runtime:
+    with tempfile.TemporaryDirectory(prefix="ft-lab-", ignore_cleanup_errors=True) as runtime:
         flags = (
             "--no-browser --ip=127.0.0.1 --port=0 --KernelManager.transport=ipc "
             f"--IdentityProvider.token= --ServerApp.root_dir={lab_home / 'book'} "
@@ -87,7 +87,7 @@ def lab(lab_home) -> Iterator[str]:
             yield address_of(server, Path(runtime), log)
         finally:
             os.killpg(server.pid, signal.SIGTERM)
-            server.wait(30)
+            server.wait(STEP_MS / 1000)
 
 
 def address_of(server: subprocess.Popen, runtime: Path, log: Path) -> str:

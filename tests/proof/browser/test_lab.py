@@ -226,7 +226,7 @@ def test_a_button_plays(chapter):
     row = output.locator(".widget-hbox").filter(has=button).last
     before = output.locator("svg.ft-figure").inner_html()
     value = float(row.get_by_role("slider").get_attribute("aria-valuenow"))
-    assert play(row, 1) == [f"{value + 1:.1f}"]
+    assert play(row, 2) == [f"{value + 1:.1f}", f"{value + 2:.1f}"]
     # The kernel draws the frame a moment after the slider has moved.
     another = "([cell, before]) => cell.querySelector('svg.ft-figure')?.innerHTML !== before"
     page.wait_for_function(another, arg=[output.element_handle(), before])
