@@ -1,13 +1,9 @@
 """A reader's session in JupyterLab, for real: run a chapter, move a slider, solve an exercise.
 
 JupyterLab starts through `make lab`, with a copy of the notebooks and settings of its own.
-The browser is cut off from everything but that server. Of a chapter those cells run that JupyterLab
-has a part in, and what these need: all slider figures, live views and the first exercise. All of
-them run for nbval, on the same kernel, for the site and for test_chapter_runs; with
-FIRSTTOKEN_LAB=whole here, too, which is done once a week with the newest JupyterLab.
+The browser is cut off from everything but that server.
 """
 
-import os
 import re
 import statistics
 
@@ -23,14 +19,12 @@ from browser.lab import (
     ERRORS,
     FINISHED,
     PATH,
-    RUN,
     answer_exercise,
     draws_sliders,
     has_tag,
     index_of,
     is_code,
     opened,
-    played,
     ready,
     run,
     shown,
@@ -122,12 +116,9 @@ def chapter(request, reading):
     page.evaluate(CLOSE)
     page.evaluate(OPEN, f"notebooks/{request.param.name}")
     ready(page)
-    if (chosen := played(cells)) and os.environ.get("FIRSTTOKEN_LAB") != "whole":
-        page.evaluate(RUN, chosen)
-    else:
-        chosen = [index for index, cell in enumerate(cells) if is_code(cell)]
-        page.get_by_role("menuitem", name="Run", exact=True).click()
-        page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    chosen = [index for index, cell in enumerate(cells) if is_code(cell)]
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
     page.wait_for_function(FINISHED, arg=chosen, timeout=CHAPTER_MS, polling=ASKED_MS)
     yield page, cells
 
