@@ -214,6 +214,22 @@ def test_params_are_those_of_the_library():
     assert live.next_token("x", **given).params == SamplingParams(**given)
 
 
+def test_a_wrong_argument_is_named():
+    """Of the views whose settings are chosen in the call alone."""
+    of_cache = [("text", 3), ("max_tokens", 0), ("max_tokens", 501), ("temperature", -1)]
+    of_cache += [("seed", None), ("use_cache", 1)]
+    of_speculation = [("text", None), ("draft", "medusa"), ("draft", ["draft"]), ("gamma", 0)]
+    of_speculation += [("gamma", 9), ("seed", None)]
+    for make, cases in ((live.cache, of_cache), (live.speculation, of_speculation)):
+        for name, value in cases:
+            with pytest.raises(ValueError, match=f"{name} must"):
+                make(**{name: value})
+    with pytest.raises(ValueError, match=r"one of draft, .*, eagle_draft, got 'medusa'"):
+        live.speculation(draft="medusa")
+    with pytest.raises(ValueError, match="gamma must lie within 1 … 8"):
+        live.speculation(gamma=9)
+
+
 def test_a_wrong_setting_is_named():
     """In the call and, later, where a setting is set."""
     wrong = [("temperature", value) for value in (2.5, -1, float("nan"), "hot", True)]

@@ -39,9 +39,10 @@ RUN = f"""indices => {{
     indices.forEach(index => notebook.select({CELLS}[index]));
     window.jupyterapp.commands.execute('notebook:run-cell');
 }}"""
-# An error stops the run, so it ends the wait, too.
+# An error stops the run, so it ends the wait, too. A cell with a stored output has a count before.
+IDLE = "window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'"
 FINISHED = f"""indices => ({ERRORS})().length
-    || indices.every(index => {CELLS}[index].model.executionCount)"""
+    || ({IDLE} && indices.every(index => {CELLS}[index].model.executionCount))"""
 CHAPTER_MS = 500_000
 ASKED_MS = 500  # with each frame, as by default, to ask would take half of a core
 PARTS = [f"exercise-1-{part}" for part in ("stub", "check", "solution")]

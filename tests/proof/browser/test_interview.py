@@ -13,7 +13,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 
 from browser.barriers import AXE, barriers
 from browser.playground import THEMES
-from browser.visit import SCREENS, SITE
+from browser.visit import SCREENS
 from firsttoken.exercises.page import section_link
 from firsttoken.interview import QUESTIONS, Choice, Explain, Number, chapter, draw, score_by_topic
 from firsttoken.interview.page import N_DRAWN, mock_interview
@@ -380,13 +380,3 @@ def test_links_of_jupyterlab_stay_links_to_notebooks(context, html):
     )
     link.click()
     assert page.evaluate("window.clicked") == link.get_attribute("href")
-
-
-def test_every_section_to_read_stands_on_the_site():
-    """Its anchor is in the built page."""
-    if not (SITE / "notebooks" / "17_engine.html").exists():
-        pytest.skip("no site in _build/html: run `make book` first")
-    for question in QUESTIONS:
-        link = section_link(question.about, question.section)
-        page, anchor = re.search(r'data-page="([^"#]+)#([^"]+)"', link).groups()
-        assert f'id="{anchor}"' in (SITE / "notebooks" / page).read_text("utf-8"), link

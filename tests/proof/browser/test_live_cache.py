@@ -153,19 +153,3 @@ def test_is_usable_by_everyone(stage, screen):
         page.emulate_media(color_scheme=theme)
         assert barriers(page) == [], theme
     assert page.evaluate(WIDTH) <= SCREENS[screen]["width"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"text": 3}, "text"),
-        ({"max_tokens": 0}, "max_tokens"),
-        ({"temperature": -1}, "temperature"),
-        ({"seed": None}, "seed"),
-        ({"use_cache": 1}, "use_cache"),
-        ({"max_tokens": 501}, "max_tokens"),
-    ],
-)
-def test_wrong_arguments_are_named(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        live.cache(**arguments)

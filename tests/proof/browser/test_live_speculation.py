@@ -581,19 +581,3 @@ def test_is_usable_by_everyone(stage, screen):
     assert page.evaluate(WIDTH) <= SCREENS[screen]["width"]
     if screen == "phone":
         assert page.evaluate(SMALL) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"text": None}, "text"),
-        ({"draft": "medusa"}, "draft must be one of draft, .*, eagle_draft, got 'medusa'"),
-        ({"draft": ["draft"]}, "draft must be one of"),
-        ({"gamma": 0}, "gamma"),
-        ({"gamma": 9}, "gamma must lie within 1 … 8"),
-        ({"seed": None}, "seed"),
-    ],
-)
-def test_wrong_arguments_are_named(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        live.speculation(**arguments)
