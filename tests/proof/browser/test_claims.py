@@ -59,28 +59,13 @@ def test_each_answer_has_the_numbers_of_its_cells(sections):
     """What a chapter no longer says, the appendix must not say either."""
     wrong = {c.heard: missing for c in CLAIMS if (missing := not_shown(c, sections))}
     assert wrong == {}
-    for claim in CLAIMS:
-        changed = claim._replace(answer=claim.answer + " It is 98,765.4 in all.")
-        assert not_shown(changed, sections) == {98765.4}
 
 
-def test_the_page_has_the_links_of_the_notebook(browser, address):
-    with Visit(browser, address) as visit:
-        links = visit.open(PAGE).locator(".ft-claims a[href*='cell-id=']")
-        found = links.evaluate_all("links => links.map(link => link.href)")
-    assert found == [
-        f"{address}notebooks/{name.replace('.ipynb', '.html')}#cell-id={cell_id}"
-        for claim in CLAIMS
-        for _, name, cell_id in claim.cells
-    ]
-
-
-@pytest.mark.parametrize("screen", ["desktop", "phone"])
-def test_a_link_lands_at_its_cell(browser, address, screen):
+def test_a_link_lands_at_its_cell(browser, address):
     """Below the sentence that it belongs to, in a further part as well, which opens."""
     further = next(c for c in CLAIMS if any("Further" in text for text, *_ in c.cells))
     for text, name, cell_id in (CLAIMS[0].cells[0], further.cells[0]):
-        with Visit(browser, address, screen=screen) as visit:
+        with Visit(browser, address) as visit:
             page = visit.open(PAGE)
             page.locator(f".ft-claims a[href$='{cell_id}']").first.click()
             page.wait_for_url(f"**/{name.removesuffix('.ipynb')}.html#cell-id={cell_id}")
@@ -103,19 +88,5 @@ def test_the_filter_leaves_what_has_all_words(browser, address):
         assert 0 < len(shown) < 10
         assert all("gqa" in text.lower() and "pitfalls" in text.lower() for text in shown)
         expect(page.locator(STATUS)).to_have_text(f"{len(shown)} of {len(CLAIMS)} claims")
-        expect(page.get_by_role("heading", name="06 · ")).to_be_visible()
-        expect(page.get_by_role("heading", name="07 · ")).to_be_hidden()
-        expect(page.locator("[id='cell-id=check-mla']")).to_be_hidden()
-        field.fill("no such words")
-        expect(page.locator(STATUS)).to_have_text(f"0 of {len(CLAIMS)} claims")
         field.fill("")
         expect(page.locator(".ft-claims > li:visible")).to_have_count(len(CLAIMS))
-        expect(page.locator("[id='cell-id=check-mla']")).to_be_visible()
-
-
-def test_the_list_is_whole_without_a_script(browser, address):
-    with browser.new_context(java_script_enabled=False) as context:
-        page = context.new_page()
-        page.goto(address + PAGE)
-        expect(page.locator(".ft-claims > li:visible")).to_have_count(len(CLAIMS))
-        expect(page.locator(".ft-filter")).to_have_count(0)

@@ -1,7 +1,6 @@
 """Every page of the built site: whole, readable, printable, light, nothing from outside."""
 
 import gzip
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +10,13 @@ from playwright.sync_api import Page, expect
 
 from browser.barriers import barriers
 from browser.visit import (
-    CHAPTERS,
     CONTENT,
-    FRONT,
     NOTEBOOKS,
     PAGES,
     SCREENS,
     SETTLED,
     UNNAMED,
+    WIDTH,
     Visit,
 )
 
@@ -26,8 +24,6 @@ from browser.visit import (
 # scripts and fonts (sliders 0.5, formulas 0.4, theme and icons 0.3), which every later page takes
 # from the browser's cache. The two limits leave no room for one more script that nobody noticed.
 MAX_PAGE_BYTES, MAX_VISIT_BYTES = 400_000, 1_600_000
-# Not beside innerWidth: on a phone that grows with what is too wide.
-WIDTH = "() => document.documentElement.scrollWidth"
 CUT_TABLES = """() => [...document.querySelectorAll(".pst-scrollable-table-container")]
     .filter(box => box.scrollWidth > box.clientWidth)
     .map(box => box.textContent.trim().slice(0, 80))"""
@@ -104,57 +100,29 @@ def on_first_visit(pages):
 
 
 @on_first_visit(CONTENT)
-def test_pages_are_light(first_visit, address, record_property):
-    path, everything = first_visit.path, sum(first_visit.n_bytes.values())
-    page = first_visit.n_bytes[address + path]
-    record_property(
-        "measured",
-        f"{path}: {page / 1000:.0f} KB, first visit {everything / 1000:.0f} KB after gzip",
-    )
-    assert page <= MAX_PAGE_BYTES
-    assert everything <= MAX_VISIT_BYTES
+def test_pages_are_light(first_visit, address):
+    assert first_visit.n_bytes[address + first_visit.path] <= MAX_PAGE_BYTES
+    assert sum(first_visit.n_bytes.values()) <= MAX_VISIT_BYTES
 
 
 @on_first_visit(CONTENT)
-def test_title_line_works_without_a_script(first_visit):
-    """The reading time is on all pages but the first; on notebooks a key opens the way to a lab."""
-    path = first_visit.path
-    line = first_visit.plain.locator("h1 + .ft-page-line")
-    if path == FRONT:
-        expect(line).to_have_count(0)
-        return
-    if path in CHAPTERS or path not in NOTEBOOKS:  # an appendix is not read through
-        expect(line).to_contain_text(re.compile(r"^[1-9]\d* min to read"))
-    way = line.locator("details")
-    expect(way).to_have_count(int(path in NOTEBOOKS))
-    if path in NOTEBOOKS:
-        stem = Path(path).stem
-        number = stem.partition("_")[0]
-        expect(way.locator("pre").first).to_be_hidden()
-        way.locator("summary").press("Enter")
-        expect(way.locator("pre").first).to_have_text(f"make lab CHAPTER={number}")
-        expect(way.locator(f"a[href$='/lab/tree/notebooks/{stem}.ipynb']")).to_be_visible()
-
-
-@on_first_visit(CONTENT)
-def test_without_a_script_there_is_text(first_visit):
-    page = first_visit.plain
+def test_without_a_script_there_is_all_that_can_be(first_visit):
+    """The text, the first frame of each slider figure, and a key opens the way to a lab."""
+    path, page = first_visit.path, first_visit.plain
     expect(page.locator("article h1").first).to_be_visible()
     assert len(page.locator("article").inner_text().split()) > 100
-    if first_visit.path in CHAPTERS:  # folded parts open without one
-        expect(page.locator("details summary").first).to_be_visible()
-
-
-@on_first_visit(CONTENT)
-def test_without_a_script_there_is_the_first_frame(first_visit):
-    """As many figures as sliders would move, each with the values that it shows."""
-    figures = first_visit.page.locator(".ft-explore svg.ft-figure").all()
-    shown = [figure.get_attribute("aria-label") for figure in figures]
-    page = first_visit.plain
+    way = page.locator("h1 + .ft-page-line details")
+    expect(way).to_have_count(int(path in NOTEBOOKS))
+    if path in NOTEBOOKS:
+        number = Path(path).stem.partition("_")[0]
+        way.locator("summary").press("Enter")
+        expect(way.locator("pre").first).to_have_text(f"make lab CHAPTER={number}")
     page.locator("details").evaluate_all("all => all.forEach(each => { each.open = true; })")
-    frames = page.locator("noscript svg.ft-figure").all()
-    assert [each.get_attribute("aria-label") for each in frames] == shown
-    for each in frames:
+    words = "all => all.map(each => each.getAttribute('aria-label'))"
+    figures = first_visit.page.locator(".ft-explore svg.ft-figure").evaluate_all(words)
+    frames = page.locator("noscript svg.ft-figure")
+    assert frames.evaluate_all(words) == figures
+    for each in frames.all():
         expect(each).to_be_visible()
 
 

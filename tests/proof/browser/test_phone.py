@@ -34,14 +34,10 @@ def test_sliders_answer_to_touch(phone):
             track.scroll_into_view_if_needed()
             size, bar = handle.bounding_box(), track.bounding_box()
             assert min(size["width"], size["height"]) >= 24
-            for end, value in ((1.0, "aria-valuemax"), (0.0, "aria-valuemin")):
-                # Or the browser takes two taps for a double tap. A longer while is as good.
-                phone.wait_for_timeout(500)
-                x = bar["x"] + end * (bar["width"] - 1)
-                phone.touchscreen.tap(x, bar["y"] + bar["height"] / 2)
-                wanted = handle.get_attribute(value)
-                expect(handle).to_have_attribute("aria-valuenow", wanted)
-                frame(figure)
+            phone.touchscreen.tap(bar["x"] + bar["width"] - 1, bar["y"] + bar["height"] / 2)
+            wanted = handle.get_attribute("aria-valuemax")
+            expect(handle).to_have_attribute("aria-valuenow", wanted)
+            frame(figure)
         assert figure.evaluate(SMALLEST_TEXT) >= 8  # CSS pixels
 
 
