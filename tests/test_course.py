@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import course as module
 import pytest
-from course import Course, CourseError, in_zone, is_student_id, read_course
+from course import Course, CourseError, is_student_id, read_course
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,7 +75,6 @@ def test_without_files_nothing_is_due_and_nobody_known(tmp_path):
     assert empty == Course()
     assert empty.due("kv_cache", "ada") is None
     assert empty.lateness("kv_cache", "ada", DUE) == 0 == empty.penalty(50, 0)
-    assert empty.student("ada").id == "ada" and empty.student("ada").name == ""
 
 
 def test_what_course_toml_says_arrives(tmp_path):
@@ -88,7 +87,6 @@ def test_what_course_toml_says_arrives(tmp_path):
     assert read.due("sampling", "ada") is None
     assert (read.attempts, read.grace_minutes, read.max_days_late) == ("best", 15, 5)
     assert read.canvas_column("paging") == "Homework 6 (77)"
-    assert read.canvas_column("kv_cache") == "kv_cache"
     late = "2026-12-02T18:00:00+01:00"
     assert read.lateness("kv_cache", "grace", late) == 1
     assert read.lateness("kv_cache", "ada", late) == 0
@@ -99,29 +97,17 @@ def test_what_course_toml_says_arrives(tmp_path):
     [
         ("late_percent = 10", "late_percent is unknown; expected one of the keys time_zone, late_"),
         ('time_zone = "Vienna"', "time_zone is 'Vienna'; expected a name such as \"Europe/Vienna"),
-        ('time_zone = "../../etc/passwd"', "time_zone is '../../etc/passwd'; expected a name"),
-        ("time_zone = 1", "time_zone is 1; expected"),
         ("late_percent_per_day = 101", "is 101; expected a number from 0 to 100"),
-        ("late_percent_per_day = true", "is True; expected a number"),
-        ('grace_minutes = "15"', "grace_minutes is '15'; expected a number, 0 or more"),
-        ("grace_minutes = -1", "grace_minutes is -1; expected a number, 0 or more"),
         ("max_days_late = nan", "max_days_late is nan; expected a number"),
         ('attempts = "first"', 'attempts is \'first\'; expected "last" or "best"'),
-        ("due = 2026-12-01", "expected a table [due]"),
         ("[due]\nkv-cache = 2026-12-01", "due.kv-cache is 'kv-cache'; expected an assignment: att"),
         ("[due]\nkv_cache = 2026-12-01", "expected a time_zone in course.toml"),
-        ('[due]\nkv_cache = "2026-12-01"', "due.kv_cache is '2026-12-01'; expected a date such"),
         ("[due]\nkv_cache = 18:00:00", "due.kv_cache is datetime.time(18, 0); expected a date"),
-        ("[extensions.ada]\nkv_cache = 2026-12-01T00:00:00Z", "expected a [due] for it"),
         (
-            "[due]\nkv_cache = 2026-12-02T00:00:00Z\n"
-            "[extensions.ada]\nkv_cache = 2026-12-01T00:00:00Z",
-            "extensions.ada.kv_cache is '2026-12-01T00:00:00+00:00'; expected a date after [due]",
+            TOML.replace("2026-12-03", "2026-11-03"),
+            "extensions.ada.kv_cache is '2026-11-03T18:00:00+01:00'; expected a date after [due]",
         ),
         ("[extensions.eve]", "extensions.eve: no student of roster.csv has this id"),
-        ("extensions = 3", "expected a table [extensions]"),
-        ('[canvas_columns]\nquiz = "Quiz (1)"', "expected an assignment"),
-        ("[canvas_columns]\npaging = 6", "canvas_columns.paging is 6; expected a text"),
         ("attempts = ", "is no TOML"),
     ],
 )
@@ -167,33 +153,10 @@ def test_lateness_is_the_time_after_the_due_date_and_grace_only_forgives(rules, 
     assert rules.lateness("paging", "ada", (DUE + timedelta(seconds=seconds)).isoformat()) == late
 
 
-def test_grace_ends_with_its_last_minute():
-    rules = Course(grace_minutes=15, due_dates={"paging": DUE})
-    assert rules.lateness("paging", "ada", DUE + timedelta(minutes=15)) == 0
-    assert rules.lateness("paging", "ada", DUE + timedelta(minutes=15, seconds=1)) > 0.01
-
-
-def test_a_time_without_its_zone_is_refused():
-    with pytest.raises(ValueError, match="no time zone"):
-        Course(due_dates={"paging": DUE}).lateness("paging", "ada", "2026-12-01T18:00:00")
-    assert Course(due_dates={"paging": DUE}).lateness("paging", "ada", "") == 0
-
-
 def test_an_hour_that_comes_twice_is_due_when_it_ends(tmp_path):
     toml = 'time_zone = "Europe/Vienna"\n[due]\npaging = 2026-10-25T02:30:00\n'
     due = course(tmp_path, toml).due("paging", "ada")
     assert due.astimezone(UTC) == datetime(2026, 10, 25, 1, 30, tzinfo=UTC)
-    vienna = ZoneInfo("Europe/Vienna")
-    twice = datetime(2026, 10, 25, 2, 30)
-    assert in_zone(twice, vienna, max).timestamp() - in_zone(twice, vienna).timestamp() == 3600
-    assert in_zone(twice, vienna, max).astimezone(UTC) == datetime(2026, 10, 25, 1, 30, tzinfo=UTC)
-
-
-def test_a_day_with_25_hours_is_longer_than_a_day():
-    vienna = ZoneInfo("Europe/Vienna")
-    rules = Course(due_dates={"paging": datetime(2026, 10, 24, 18, tzinfo=vienna)})
-    late = datetime(2026, 10, 25, 18, tzinfo=vienna)
-    assert math.isclose(rules.lateness("paging", "ada", late), 25 / 24)
 
 
 def test_canvas_export(tmp_path):
@@ -201,54 +164,26 @@ def test_canvas_export(tmp_path):
     assert list(read.roster) == ["ada", "li.lei", "cmd"]
     ada = read.student("ada")
     assert (ada.name, ada.canvas_id, ada.sis_id) == ("Lovelace, Ada", "4711", "S-1")
-    assert ada.section == "Group 1 and Group 2"
-    assert read.student("cmd").name == "=cmd()"
     assert read.canvas_column("kv_cache") == "KV cache (10234)"
 
 
-def test_canvas_export_with_names_in_two_columns_and_without_logins(tmp_path):
-    text = "LastName,FirstName,ID,SIS Login ID,Section\nLovelace,Ada,4711,,A\nLi,Lei,4712,lei,A\n"
-    read = course(tmp_path, roster=text)
-    assert [(s.id, s.name) for s in read.roster.values()] == [
-        ("4711", "Lovelace, Ada"),
-        ("4712", "Li, Lei"),
-    ]
-
-
 def test_canvas_test_student_is_no_student(tmp_path):
-    """It has a name, in English, or a hash as login and no SIS User ID."""
     head = "Student,ID,SIS User ID,SIS Login ID,Section\n"
-    lines = [
-        "A,1,S-1,{0},",
-        '"Student, Test",2,,x,',
-        "Test Student,3,,y,",
-        "Testi,4,,{0},",
-        "B,5,,b,",
-    ]
-    read = course(tmp_path, roster=head + "\n".join(lines).format("0f" * 20))
+    lines = 'A,1,S-1,{0},\n"Student, Test",2,,x,\nTesti,4,,{0},\nB,5,,b,'
+    read = course(tmp_path, roster=head + lines.format("0f" * 20))
     assert [student.name for student in read.roster.values()] == ["A", "B"]
-
-
-def test_a_column_in_which_two_are_alike_is_no_id(tmp_path):
-    text = "Student,ID,SIS User ID,SIS Login ID,Section\nA,1,S-1,same,\nB,2,S-2,Same,\n"
-    assert list(course(tmp_path, roster=text).roster) == ["S-1", "S-2"]
 
 
 def test_moodle_worksheet_and_participants(tmp_path):
     read = course(tmp_path, roster=WORKSHEET)
     conan = read.student("S-2")
     assert (conan.name, conan.moodle_id) == ("Conan O'Brien", "31002")
-    assert conan.email == "conan@example.org"
     read = course(tmp_path, roster=PARTICIPANTS)
-    assert [(s.id, s.name) for s in read.roster.values()] == [
-        ("ada", "Ada Lovelace"),
-        ("zoe", "Zoë van der Berg"),
-    ]
+    assert [s.name for s in read.roster.values()] == ["Ada Lovelace", "Zoë van der Berg"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
-@pytest.mark.parametrize("separator", [",", ";", "\t"])
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize(("separator", "end"), [(",", "\n"), (";", "\r\n"), ("\t", "\n")])
 def test_a_roster_reads_the_same_however_a_spreadsheet_saved_it(tmp_path, encoding, separator, end):
     rows = [["id", "Name", "section"], ["zoé", "Zoë; née 'O, Brien'", ""], ["b", 'B "Bob"', "2"]]
     file = io.StringIO()
@@ -257,23 +192,13 @@ def test_a_roster_reads_the_same_however_a_spreadsheet_saved_it(tmp_path, encodi
     assert [[s.id, s.name, s.section] for s in read.roster.values()] == rows[1:]
 
 
-def test_excel_may_name_its_separator(tmp_path):
-    assert list(course(tmp_path, roster="sep=;\r\nid;name\r\nada;A, B\r\n").roster) == ["ada"]
-
-
 @pytest.mark.parametrize(
     ("roster", "said"),
     [
         ("id,name\nada,A\n\nAda,B\n", "lines 2 and 4: one id, 'ada'"),
-        ("id,name\nﬁ,A\nfi,B\n", "lines 2 and 3: one id"),
         ("id,name,canvas_id\nada,A,7\nbob,B,7\n", "lines 2 and 3: one canvas_id, '7'"),
         ("id,name\n../ada,A\n", "line 2: the id is '../ada'; a student id has 1 to 64"),
-        ('id,name\nada,"A\nB"\n,C\n', "line 4: the id is ''; a student id"),
-        ("id,name\nada,A,B\n", "line 2: 3 cells, but the head has 2"),
-        ('id,name\nada,"A"B\n', "is no table"),
         ("Vorname,Nachname\nA,B\n", "the head is Vorname, Nachname; expected id,name,section, or"),
-        ("Full name,Status\nA,\nB,\n", "no column tells all students apart. One of Username, ID n"),
-        ("\n", "is empty"),
         (b"id,name\nada,\x81\x8d\n", "neither UTF-8, UTF-16 nor Windows-1252"),
     ],
 )
@@ -288,24 +213,3 @@ def test_a_student_id_is_a_folder_of_its_own(text):
     if is_student_id(text):
         assert len(text) <= 64 and len(text.encode()) <= 255
         assert not set(text) & set("/\\\0\n\r =,;'\"<>&*?:|") and text[0] not in ".-_@+"
-
-
-# What a spreadsheet keeps of a name; students' names come in any script.
-names = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=12)
-
-
-@given(st.lists(st.tuples(names, names), min_size=1, max_size=5), st.sampled_from(";,"))
-def test_any_name_survives_the_way_through_canvas(tmp_path_factory, people, separator):
-    folder = tmp_path_factory.mktemp("course")
-    file = io.StringIO()
-    writer = csv.writer(file, delimiter=separator)
-    writer.writerow(["Student", "ID", "SIS User ID", "SIS Login ID", "Section"])
-    writer.writerow(["    Points Possible", "", "", "", ""])
-    # No formula: Canvas writes those as ="…", which has its own test.
-    whole = [f"{last}, {first}" for last, first in people]
-    for k, name in enumerate(whole):
-        writer.writerow([name, 100 + k, "", f"u{k}", ""])
-    read = course(folder, roster=file.getvalue())
-    normal = [module.clean(name) for name in whole]
-    kept = [s.name for s in read.roster.values()]
-    assert kept == [n for n in normal if "points possible" not in n.casefold()]

@@ -2,22 +2,20 @@
 
 import csv
 import html
-import math
 import re
 import shlex
-import xml.etree.ElementTree as ElementTree
 from datetime import UTC, datetime, timedelta
-from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
 import course as course_module
 import pytest
+from bs4 import BeautifulSoup
 from course import Course, Student
 from hypothesis import given
 from hypothesis import strategies as st
-from report import Row, histogram, statistics, whole_class, write_report
+from report import Row, whole_class, write_report
 
 TOPIC = "kv_cache"
 ADA = Student("ada", "Lovelace, Ada", "A", "ada@example.org", "ada", "S-1", "4711", "31001")
@@ -46,30 +44,8 @@ def table(folder: Path, name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-class Page(HTMLParser):
-    """The elements of a page, each with its attributes, and what it says."""
-
-    def __init__(self, text: str):
-        super().__init__()
-        self.elements: list[tuple[str, dict]] = []
-        self.said: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_data(self, data):
-        self.said.append(data)
-
-    def all(self, tag: str) -> list[dict]:
-        return [attributes for name, attributes in self.elements if name == tag]
-
-
-def page(folder: Path) -> Page:
-    return Page((folder / "report.html").read_text(encoding="utf-8"))
-
-
-# --- Who is in it
+def page(folder: Path) -> BeautifulSoup:
+    return BeautifulSoup((folder / "report.html").read_text(encoding="utf-8"), "html.parser")
 
 
 def test_who_handed_in_nothing_is_a_row():
@@ -80,10 +56,6 @@ def test_who_handed_in_nothing_is_a_row():
         ("ada", "paging", "graded"),
         ("li.lei", "paging", "not submitted"),
     ]
-    assert [(r.name, r.section, r.score) for r in rows[:2]] == [
-        ("Lovelace, Ada", "A", 14.5),
-        ("李雷", "B", None),
-    ]
 
 
 def test_a_topic_counts_as_handed_out_when_it_was_due():
@@ -92,31 +64,15 @@ def test_a_topic_counts_as_handed_out_when_it_was_due():
     late = {("start", "ada"): now + timedelta(days=1)}  # she has time left
     rows = whole_class([], Course(roster=COURSE.roster, due_dates=dates, extensions=late))
     assert [(r.student, r.topic) for r in rows] == [("li.lei", "start")]
-    # But once somebody handed in, it is known that the others have not; they are told until when.
-    rows = whole_class([row("ada", "paging")], Course(roster=COURSE.roster, due_dates=dates))
-    assert [(r.student, r.status) for r in rows if r.topic == "paging"] == [
-        ("ada", "graded"),
-        ("li.lei", "not submitted"),
-    ]
-    assert rows[1].reason == f"due {dates['paging'].isoformat(' ', 'minutes')}"
-
-
-def test_the_rows_that_are_given_stay_as_they_are(tmp_path):
-    given = row("ada")
-    write_report(tmp_path / "report", [given], COURSE)
-    assert given == row("ada") and given.name == ""
 
 
 def test_who_is_not_in_the_roster_is_named_and_goes_to_no_learning_system(tmp_path):
     write_report(tmp_path / "report", [row("eve")], COURSE)
-    assert "In no file for Canvas or Moodle: eve." in page(tmp_path / "report").said
+    assert "In no file for Canvas or Moodle: eve." in page(tmp_path / "report").text
     for name in ("canvas.csv", "moodle.csv"):
         assert "eve" not in (tmp_path / "report" / name).read_text(encoding="utf-8")
     assert table(tmp_path / "report", "grades.csv")[0]["student"] == "ada"
     assert table(tmp_path / "report", "grades.csv")[2]["student"] == "eve"
-
-
-# --- Tables
 
 
 def test_what_canvas_imports(tmp_path):
@@ -151,7 +107,7 @@ def test_grades_csv_says_when_and_what_lateness_cost(tmp_path):
     expected = {"student": "ada", "name": "Lovelace, Ada", "section": "A", "submitted": when}
     expected |= {"days_late": "1.25", "penalty": "2.5", "attempt": "2", "attempts": "3"}
     assert expected | line == line
-    assert "2026-12-01 23:30" in page(tmp_path / "report").said  # as clocks in Vienna show it
+    assert "2026-12-01 23:30" in page(tmp_path / "report").text  # as clocks in Vienna show it
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
@@ -165,50 +121,7 @@ def test_no_name_is_a_formula_and_none_stops_the_report(tmp_path_factory, name, 
             cells = [cell for line in csv.reader(file) for cell in line]
         assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "\r"))]
         assert ("'=1+1" in cells) == (path.name != "questions.csv")
-    shown = name.encode("utf-8", "backslashreplace").decode()
-    assert table(folder, "grades.csv")[0]["name"].lstrip("'") in (shown.lstrip("'"), shown)
-    read = page(folder)
-    assert not read.all("script") and len(read.all("table")) == 3
-
-
-def test_parts_of_a_question_have_their_own_statistics():
-    parts = [[["shape", 5, 5], ["values", 2.5, 5]], [["shape", 5, 5], ["values", None, 5]]]
-    rows = [
-        row("ada", parts={"one": parts[0]}),
-        row("li.lei", points=None, parts={"one": parts[1]}),
-    ]
-    rows[0].mistakes = {"one": "half\nof it"}
-    assert [line[:7] for line in statistics(rows)] == [
-        [TOPIC, "one", "", "10", "1", "7.5", "0%"],
-        [TOPIC, "one", "shape", "5", "2", "5.0", "100%"],
-        [TOPIC, "one", "values", "5", "1", "2.5", "0%"],
-        [TOPIC, "two", "", "5", "2", "5.0", "100%"],
-    ]
-    assert statistics(rows)[0][7] == "1×: half of it"
-
-
-@given(st.lists(st.floats(0, 15) | st.none(), max_size=30), st.sampled_from([0.0, 15.0]))
-def test_each_known_submission_is_in_one_bar(points, most):
-    rows = [
-        Row(f"s{k}", "<b>", questions={"q": p}, maximum={"q": most}) for k, p in enumerate(points)
-    ]
-    rows.append(Row("none", "<b>", maximum={"q": most}))
-    known = [p for p in points if p is not None]
-    text = histogram(rows, "<b>")
-    svg = ElementTree.fromstring(text[text.index("<svg") : text.index("</svg>") + 6])
-    assert svg.attrib["aria-label"] == f"<b>: {len(known)} submissions by their points"
-    bars = svg.findall("rect")
-    labels = svg.findall("text")[: len(bars)]
-    assert sum(int(label.text) for label in labels) == len(known)
-    for bar, label in zip(bars, labels, strict=True):
-        x, y, height = (float(bar.attrib[name]) for name in ("x", "y", "height"))
-        assert 0 <= x < 400 and y + height == pytest.approx(120) and 20 <= y < 120
-        if most:
-            bin_of = [p for p in known if int(x // 40) == min(9, math.floor(10 * p / most))]
-            assert len(bin_of) == int(label.text)
-
-
-# --- The page
+    assert not page(folder).find_all("script")
 
 
 def test_the_page_can_be_read_by_everybody(tmp_path):
@@ -219,71 +132,42 @@ def test_the_page_can_be_read_by_everybody(tmp_path):
     ]
     write_report(tmp_path / "report", rows, COURSE)
     read = page(tmp_path / "report")
-    assert read.all("html") == [{"lang": "en"}]
-    assert "width=device-width" in next(m["content"] for m in read.all("meta") if "name" in m)
-    assert len(read.all("table")) == len(read.all("caption")) == len(read.all("thead")) == 4
-    assert {head.get("scope") for head in read.all("th")} == {"col", "row"}
-    regions = [div for div in read.all("div") if div.get("role") == "region"]
+    assert read.html["lang"] == "en"
+    assert "width=device-width" in read.find("meta", {"name": True})["content"]
+    assert [len(read.find_all(tag)) for tag in ("table", "caption", "thead")] == [4, 4, 4]
+    assert {head.get("scope") for head in read.find_all("th")} == {"col", "row"}
+    regions = read.find_all("div", role="region")
     assert len(regions) == 4 and all(r["tabindex"] == "0" and r["aria-label"] for r in regions)
-    assert len({region["aria-label"] for region in regions}) == 4
-    assert [text for text in read.said if re.fullmatch(r"[a-z ]+: \d+", text)] == [
-        "needs review: 1",
-        "needs grading: 1",
-        "graded: 1",
-        "not submitted: 1",
-    ]
-    said = [text.strip() for text in read.said if text.strip()]
+    said = read.text
     assert said.index("Needs review: 1") < said.index("double <i>: odd") < said.index("The class")
     text = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
-    assert "prefers-color-scheme: dark" in text and "<script" not in text
-    assert not re.search(r"https?://", text)
-    alone = {"meta", "rect", "path"}
-    opened = sorted(tag for tag, _ in read.elements if tag not in alone)
-    assert sorted(re.findall(r"</([a-z0-9]+)>", text)) == opened
+    assert "<script" not in text and not re.search(r"https?://", text)
 
 
-@pytest.mark.parametrize("student", ["ada", "李 雷", "a?b#c&d%41", "'\"<x>"])
+@pytest.mark.parametrize("student", ["李 雷", "a?b#c&d%41'\"<x>"])
 def test_links_lead_to_files_that_there_are(tmp_path, student):
     for place, end in (("feedback", "html"), ("submitted", "ipynb")):
         path = tmp_path / place / student / TOPIC / f"{TOPIC}.{end}"
         path.parent.mkdir(parents=True)
         path.write_text("")
-    (tmp_path / "feedback" / student / "paging" / "paging.html").mkdir(parents=True)
-    write_report(tmp_path / "report", [row(student), row(student, "paging"), row("bob")])
-    links = [link["href"] for link in page(tmp_path / "report").all("a")]
+    write_report(tmp_path / "report", [row(student), row("bob")])
+    links = [link["href"] for link in page(tmp_path / "report").find_all("a")]
     assert len(links) == 2
     for link in links:
         assert link.isascii() and not set(link) & set("?#&<>\"' ")
         assert (tmp_path / "report" / unquote(link)).is_file()
 
 
-@pytest.mark.parametrize("status", ["needs review", "needs grading"])
-def test_who_waits_for_a_person_stands_with_what_to_do(tmp_path, status):
+@pytest.mark.parametrize(
+    ("status", "tool"), [("needs review", "review"), ("needs grading", "formgrader")]
+)
+def test_who_waits_for_a_person_stands_with_what_to_do(tmp_path, status, tool):
     course = tmp_path / "Ada's course <1>"
-    reasons = ["ran long"] if status == "needs review" else []
-    waits = row(points=None, status=status, reasons=reasons)
+    waits = row(points=None, status=status, reasons=["ran long"] if tool == "review" else [])
     write_report(course / "report", [waits, row("li.lei")], COURSE)
-    said = " ".join(page(course / "report").said)
-    tool = {"needs review": "review", "needs grading": "formgrader"}
-    for kind, command in tool.items():
-        line = f"make {command} COURSE={shlex.quote(str(course))}"
-        assert (line in said) == (kind == status)
-    assert ("ran long" in said) == bool(reasons)
-
-
-def test_no_line_for_the_terminal_has_a_gap_for_unknown_points():
-    assert row().said == "12.5 of 15 points from the tests"
-    assert row(points=None, status="waiting").said == "waiting"
-    assert row(points=None, reasons=["ran long"]).said == "needs review: ran long"
-
-
-def test_a_report_without_anybody(tmp_path):
-    write_report(tmp_path / "report", [])
-    assert "needs review: 0" in page(tmp_path / "report").said
-    assert table(tmp_path / "report", "grades.csv") == []
-
-
-# --- Never half a file
+    said = page(course / "report").text
+    assert f"make {tool} COURSE={shlex.quote(str(course))}" in said
+    assert ("ran long" in said) == (tool == "review")
 
 
 def test_a_report_is_the_old_one_or_the_new_one(tmp_path, monkeypatch):
@@ -308,5 +192,5 @@ def test_text_of_students_is_shown_as_text(tmp_path):
     rows = [row(evil, evil, reasons=[evil], status="needs review", name=evil, section=evil)]
     write_report(tmp_path / "report", rows)
     read = page(tmp_path / "report")
-    assert not read.all("script") and not read.all("a")
-    assert html.unescape(evil) in "".join(read.said)
+    assert not read.find_all("script") and not read.find_all("a")
+    assert html.unescape(evil) in read.text

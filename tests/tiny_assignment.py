@@ -70,7 +70,6 @@ assert scale(0) == 0, "scale moves zero: it adds something"
 
 
 def source() -> nbformat.NotebookNode:
-    """Return the source notebook, with solutions and hidden tests."""
     identity = new_code_cell('STUDENT = ""', id="identity")
     cells = [
         new_markdown_cell("# Two tasks", id="title"),
@@ -99,16 +98,6 @@ WRONG = {
         45,
         "an object of type Any",
     ),
-    "own class of classes": (
-        {
-            "scale": "class Same(type):\n    __eq__ = lambda self, other: True\n"
-            "    __hash__ = type.__hash__\nclass Any(float, metaclass=Same):\n"
-            "    __abs__ = lambda self: 0.0\n    __sub__ = __rsub__ = lambda self, other: self\n"
-            "def scale(x):\n    return Any(x)"
-        },
-        40,
-        "an object of type Any",
-    ),
 }
 
 
@@ -122,12 +111,32 @@ class Assignment(NamedTuple):
 
 @functools.cache
 def assignment(topic: str) -> Assignment:
-    """Return the assignment of a topic."""
     if topic == TOPIC:
         return Assignment(topic, source(), WRONG)
     read = nbformat.read(ROOT / "assignments" / topic / f"{topic}.ipynb", as_version=4)
     wrong = runpy.run_path(str(ROOT / "tests" / "submissions" / f"{topic}.py"))["WRONG"]
-    return Assignment(topic, read, wrong)
+    return Assignment(
+        topic,
+        read,
+        {name: (spoiled(read, given), *rest) for name, (given, *rest) in wrong.items()},
+    )
+
+
+def spoiled(of: nbformat.NotebookNode, given: dict) -> dict[str, str]:
+    """Return wrong answers as texts; some are written as {old: new} of the solution."""
+    answers = {}
+    for name, answer in given.items():
+        text = answer if isinstance(answer, str) else solution(named(of, name))
+        for old, new in {} if isinstance(answer, str) else answer.items():
+            assert old in text, (name, old)
+            text = text.replace(old, new)
+        answers[name] = text
+    return answers
+
+
+def solution(cell: nbformat.NotebookNode) -> str:
+    """Return the solved cell as a student has it, without nbgrader's markers."""
+    return re.sub(r"^ *### (BEGIN|END) SOLUTION\n?", "", cell.source, flags=re.M)
 
 
 def named(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
@@ -149,13 +158,11 @@ def solved(of: nbformat.NotebookNode | None = None, **sources: str) -> nbformat.
     notebook = release(of)
     for cell, answered in zip(notebook.cells, of.cells, strict=True):
         if mark(cell).get("solution"):
-            text = re.sub(r"^ *### (BEGIN|END) SOLUTION\n?", "", answered.source, flags=re.M)
-            cell.source = text
+            cell.source = solution(answered)
     return replaced(notebook, sources)
 
 
 def without(grade_id: str) -> nbformat.NotebookNode:
-    """Return the solved notebook with one cell deleted."""
     notebook = solved()
     notebook.cells.remove(named(notebook, grade_id))
     return notebook

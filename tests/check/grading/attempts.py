@@ -68,7 +68,6 @@ def outcome(source, handed_in, limits: Limits = LIMITS) -> Outcome:
 
 
 def handed_in(first: str = "", last: str = "", **cells: str) -> nbformat.NotebookNode:
-    """Return the tiny assignment with these cells, and others before and after all."""
     notebook = replaced(release(tiny_assignment.source()), cells)
     notebook.cells.insert(0, new_code_cell(first))
     notebook.cells.append(new_code_cell(last))
@@ -103,7 +102,6 @@ def tricked(tried: list[str]) -> Outcome:
 
 
 def patched(name: str) -> Outcome:
-    """Return what wrong answers earn behind a patch."""
     code = PATCHES[name]
     return outcome(tiny_assignment.source(), handed_in(code, code, **WRONG))
 
@@ -118,7 +116,6 @@ def flooded(name: str) -> Outcome:
 
 
 def ends_within_its_limits(name: str, found: Outcome) -> None:
-    """Hold what is true of every flood."""
     assert not found.points["double_tests"]
     assert found.points["scale_tests"] in (None, 0, 45)
     assert (FLOODS | SLOW_FLOODS)[name][1] in " ".join(found.reasons), found

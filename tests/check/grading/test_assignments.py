@@ -1,25 +1,20 @@
 """The assignments and what they import: each accepts its solutions and names typical mistakes.
 
-`-k kv_cache` chooses one. Test cells run in the two places where they run in a course: beside the
-answer in a notebook, and before the judge. Of the wrong submissions one of each topic is judged
+`-k kv_cache` chooses one. Test cells run beside the answer, as in a notebook, and before the judge.
+Of the wrong submissions one of each topic is judged
 here, all others in proof/classroom/test_assignment_inputs.py.
 """
 
-import copy
+import contextlib
+import io
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import nbclient
 import nbformat
 import numpy as np
 import pytest
-from jupyter_client.manager import AsyncKernelManager
-from jupyter_core.utils import run_sync
 from marking import (
     answers,
-    error,
     is_explanation,
     is_solution,
     is_test,
@@ -28,15 +23,13 @@ from marking import (
     points,
     release,
 )
-from nbformat.v4 import new_code_cell, new_notebook
+from nbformat.v4 import new_notebook
 from release import write_releases
 
 import tiny_assignment
 from firsttoken.assignments import closed, expect, fresh_rng, personal_rng, shared, student_id
-from tiny_assignment import TOPICS, Assignment, assignment, judged, replaced, solved
+from tiny_assignment import TOPICS, assignment, judged, replaced, solved
 
-TOTAL = 100
-MIN_MANUAL, MAX_MANUAL = 10, 20
 REGION = re.compile(
     r"^ *### BEGIN (SOLUTION|HIDDEN TESTS)\n(.*?)^ *### END \1 *$", re.MULTILINE | re.DOTALL
 )
@@ -51,8 +44,6 @@ def test_the_graders_id_wins(monkeypatch):
     assert student_id(" ada ") == "ada"
     with pytest.raises(ValueError, match="STUDENT is empty"):
         student_id("  ")
-    with pytest.raises(ValueError, match="STUDENT is int"):
-        student_id(7)
     monkeypatch.setenv("JUPYTERHUB_USER", "grace")
     assert student_id("") == "grace"
     monkeypatch.setenv("FIRSTTOKEN_STUDENT", "ada")
@@ -62,18 +53,13 @@ def test_the_graders_id_wins(monkeypatch):
 
 
 def test_personal_parameters_depend_on_both_words_and_nothing_else():
-    draws = {
-        (student, topic): personal_rng(student, topic).integers(2**60)
-        for student in ("ada", "grace", "a")
-        for topic in ("tiny", "metrics", "b")
-    }
-    assert len(set(draws.values())) == len(draws)
-    assert all(personal_rng(*names).integers(2**60) == drawn for names, drawn in draws.items())
     # The words do not run into each other.
-    assert personal_rng("b", "ca").integers(2**60) != personal_rng("bc", "a").integers(2**60)
-    for names in (("ada", ""), ("", "tiny")):
-        with pytest.raises(ValueError, match="expected two texts"):
-            personal_rng(*names)
+    pairs = [("ada", "tiny"), ("ada", "metrics"), ("grace", "tiny"), ("b", "ca"), ("bc", "a")]
+    draws = [personal_rng(*names).integers(2**60) for names in pairs]
+    assert len(set(draws)) == len(draws)
+    assert [personal_rng(*names).integers(2**60) for names in pairs] == draws
+    with pytest.raises(ValueError, match="expected two texts"):
+        personal_rng("ada", "")
 
 
 def test_hidden_inputs_are_other_ones_at_every_grading(monkeypatch):
@@ -90,8 +76,6 @@ def test_in_a_notebook_nothing_is_copied_and_nothing_closed():
 
 
 class AlwaysEqual:
-    """Answers every comparison with True."""
-
     def __eq__(self, other):
         return True
 
@@ -102,15 +86,7 @@ class AlwaysEqual:
         return np.ones(3)
 
 
-class AlwaysEqualNumber(float):
-    """The same, and a number as well."""
-
-    __eq__ = AlwaysEqual.__eq__
-
-
 class EqualClass(type):
-    """A class that says it is any other class."""
-
     __hash__ = type.__hash__
 
     def __eq__(cls, other):
@@ -118,15 +94,11 @@ class EqualClass(type):
 
 
 class OfEqualClass(float, metaclass=EqualClass):
-    """A number of such a class, whose differences are 0."""
-
     def __abs__(self):
         return 0.0
 
 
 class AlwaysEqualArray(np.ndarray):
-    """The same, and an array as well."""
-
     __eq__ = AlwaysEqual.__eq__
 
 
@@ -136,18 +108,12 @@ class AlwaysEqualArray(np.ndarray):
         (1, 1.0),
         (np.float32(0.5), 0.5),
         (np.bool_(True), True),
-        (np.str_("bytes"), "bytes"),
         (np.arange(6).reshape(2, 3), [(0, 1, 2), [3, 4, 5]]),
-        (np.array(["a", "b"]), ["a", "b"]),
         ([], np.zeros(0)),
         (float("nan"), float("nan")),
-        (float("inf"), float("inf")),
-        (None, None),
         (1 + 0.9e-6, 1.0),
-        (-1 - 0.9e-6, -1.0),
         (2**1000 - 1, 2**1000 - 1),
         *((np.dtype(code).type(1), 1) for code in "bBhHiIlLqQefd"),
-        ((np.int64(1), "a", None), [1, "a", None]),
         (np.array([1, "a"], dtype=object), [1, "a"]),
     ],
 )
@@ -161,33 +127,20 @@ def test_expect_accepts_equal_values_of_plain_types(got, expected):
         (1 + 1.1e-6, 1.0, "x: got 1, which is not what we expect"),
         (1, True, "x: got 1, expected True or False"),
         ("1", 1, "x: got '1', expected a number"),
-        (None, 0, "x: got None, expected a number"),
         ([1, 2], [1, 2, 3], "x: got 2 values, expected 3"),
         ([[1, 2], [3, 5]], [[1, 2], [3, 4]], "x: at [1][1] got 5, which is not what we expect"),
-        (float("nan"), 1.0, "x: got nan"),
-        (float("inf"), 1e300, "x: got inf"),
         (1.0, float("inf"), "x: got 1"),
-        (float("inf"), float("-inf"), "x: got inf"),
         (float("nan"), float("inf"), "x: got nan"),
-        (1e-300, 0, "x: got 1e-300"),
-        (False, True, "x: got False, which is not what we expect"),
         ("b", "a", "x: got 'b', which is not what we expect"),
-        (1 / 3, 0.0, "x: got 0.333333, which"),
-        ("a" * 58, "", f"x: got '{'a' * 58}', which"),
         ("a" * 59, "", f"x: got '{'a' * 58}…, which"),
-        (2**1000, 2.0, "x: got an integer of 1001 bits"),
         (2**2000, 1.0, "x: got an integer of 2001 bits"),
         (AlwaysEqual(), 1.0, "x: got an object of type AlwaysEqual"),
         (OfEqualClass(3), 1.0, "x: got an object of type OfEqualClass"),
-        (AlwaysEqualNumber(3), 1.0, "x: got an object of type AlwaysEqualNumber"),
         ([AlwaysEqual()], [1.0], "x: got an object of type AlwaysEqual"),
         (np.ones(3).view(AlwaysEqualArray), np.ones(3), "an object of type AlwaysEqualArray"),
         (np.array([object()]), [1.0], "x: got an object of type object"),
         (np.ones(1, dtype=complex), [1.0], "x: got an array of complex128"),
-        (np.ones(1, dtype="M8[s]"), [1.0], "x: got an array of datetime64[s]"),
-        (np.complex128(1), 1.0, "x: got an object of type complex128"),
         (b"a", "a", "x: got an object of type bytes"),
-        ({1: 2}, [1], "x: got an object of type dict"),
     ],
 )
 def test_expect_says_what_differs(got, expected, words):
@@ -197,21 +150,13 @@ def test_expect_says_what_differs(got, expected, words):
 
 
 @pytest.mark.parametrize(
-    ("got", "expected", "rtol", "atol", "agree"),
-    [
-        *((1.5, 1.0, 0.0, 0.5, True), (1.5 + 1e-9, 1.0, 0.0, 0.5, False)),
-        *((-2.5, -2.0, 0.25, 0.0, True), (-2.5 - 1e-9, -2.0, 0.25, 0.0, False)),
-        *((3.0, 2.0, 0.25, 0.5, True), (3.0 + 1e-9, 2.0, 0.25, 0.5, False)),
-        *(([[0.5]], [[1.0]], 0.0, 0.5, True), ([[0.5]], [[1.0]], 0.5, 0.0, True)),
-        ([[0.5]], [[1.0]], 0.25, 0.125, False),
-    ],
+    ("got", "expected", "rtol", "atol"),
+    [(1.5, 1.0, 0.0, 0.5), (-2.5, -2.0, 0.25, 0.0), (3.0, 2.0, 0.25, 0.5)],
 )
-def test_numbers_agree_within_both_tolerances_together(got, expected, rtol, atol, agree):
-    if agree:
-        expect("x", got, expected, rtol, atol)
-    else:
-        with pytest.raises(AssertionError, match="which is not what we expect"):
-            expect("x", got, expected, rtol, atol)
+def test_numbers_agree_within_both_tolerances_together(got, expected, rtol, atol):
+    expect("x", got, expected, rtol, atol)
+    with pytest.raises(AssertionError, match="which is not what we expect"):
+        expect("x", got * (1 + 1e-9), expected, rtol, atol)
 
 
 def test_a_patched_allclose_changes_nothing(monkeypatch):
@@ -233,110 +178,19 @@ def test_the_expected_value_stays_a_secret_unless_revealed():
 # The assignments themselves.
 
 
-@pytest.fixture(scope="module")
-def executed() -> Iterator[Callable]:
-    """Run a notebook as a student, in a folder of its own and past every error.
-
-    One kernel runs them all, since to start it and to import the library takes longer than most
-    notebooks; each begins without the names of those before.
-    """
-    kernel = AsyncKernelManager(kernel_name="python3")
-
-    def execute(notebook, folder: Path, student: str = "ada") -> nbformat.NotebookNode:
-        notebook = copy.deepcopy(notebook)
-        begin = (
-            f"%reset -f\nimport os\nos.chdir({str(folder)!r})\n"
-            f"os.environ['FIRSTTOKEN_STUDENT'] = {student!r}\ndel os"
-        )
-        notebook.cells.insert(0, new_code_cell(begin))
-        client = nbclient.NotebookClient(notebook, timeout=120, allow_errors=True, km=kernel)
-        client.execute()
-        client.kc.stop_channels()
-        assert error(notebook.cells.pop(0)) == ""
-        return notebook
-
-    yield execute
-    run_sync(kernel.shutdown_kernel)(now=True)
-
-
-def test_a_notebook_sees_no_name_of_the_one_before(executed, tmp_path):
-    seen = new_code_cell("seen = [name for name in ('kept', 'np') if name in globals()]\nseen")
-    kept = new_code_cell("import numpy as np\nkept = 1")
-    for student in ("ada", "grace"):
-        who = new_code_cell("import os\nos.environ['FIRSTTOKEN_STUDENT']")
-        done = executed(new_notebook(cells=[seen, who, kept]), tmp_path, student)
-        results = [cell.outputs[0].data["text/plain"] for cell in done.cells[:2]]
-        assert results == ["[]", repr(student)]
-
-
-def complaints(found: Assignment) -> list[str]:
-    """Return what breaks the rules that need no run."""
-    said = []
-    cells = found.source.cells
-    marked = [cell for cell in cells if mark(cell)]
-    counts = Counter(mark(cell)["grade_id"] for cell in marked)
-    said += [f"{grade_id} stands {n} times" for grade_id, n in counts.items() if n > 1]
-    said += [f"cell {c.id} has outputs" for c in cells if c.get("outputs")]
-    for cell in marked:
-        grade_id = mark(cell)["grade_id"]
-        if mark(cell)["schema_version"] != 3:
-            said.append(f"{grade_id} has schema {mark(cell)['schema_version']}")
-        if mark(cell)["locked"] is mark(cell)["solution"]:
-            said.append(f"{grade_id} is to be locked, or a solution, not both")
-        if is_test(cell) and mark(cell)["solution"]:
-            said.append(f"{grade_id} is a test and a solution")
-    total = sum(mark(cell).get("points", 0) for cell in marked if mark(cell)["grade"])
-    if total != TOTAL:
-        said.append(f"{total} points")
-    manual = [mark(cell)["points"] for cell in cells if is_explanation(cell)]
-    if len(manual) != 1 or not MIN_MANUAL <= manual[0] <= MAX_MANUAL:
-        said.append(f"manual points {manual}")
-    if "rubric" not in "\n".join(c.source for c in cells if c.cell_type == "markdown").lower():
-        said.append("no rubric")
-    code = [cell for cell in cells if cell.cell_type == "code"]
-    if code[0].source.strip() != 'STUDENT = ""' or mark(code[0]):
-        said.append("the first code cell is not the student's id")
-    calls = ("student_id(STUDENT)", f'personal_rng(student, "{found.topic}")')
-    if not mark(code[1]).get("locked") or not all(call in code[1].source for call in calls):
-        said.append("the second code cell does not set student and rng, locked")
-    if not any("BEGIN HIDDEN TESTS" in cell.source for cell in code):
-        said.append("no hidden tests")
-    # A test without an answer would give its points to a stub.
-    said += [
-        f"{test} asks for no answer" for test, asked in answers(found.source).items() if not asked
-    ]
-    if len(found.wrong) < 3:
-        said.append(f"{len(found.wrong)} wrong submissions")
-    return said
-
-
-def change(of: str, **values) -> Callable:
-    """Return a change of one cell's nbgrader metadata."""
-
-    def apply(cells):
-        next(c for c in cells if mark(c).get("grade_id") == of).metadata.nbgrader.update(values)
-
-    return apply
-
-
-@pytest.mark.parametrize(
-    ("spoil", "complaint"),
-    [
-        (change("double_tests", points=41), "101 points"),
-        (change("double", grade_id="scale"), "scale stands 2 times"),
-        (change("double_tests", schema_version=2), "double_tests has schema 2"),
-        (change("setup", locked=False), "setup is to be locked, or a solution, not both"),
-        (lambda cells: cells.insert(0, cells.pop(2)), "the first code cell is not the student's"),
-        (lambda cells: cells.pop(-1), "manual points []"),
-        (lambda cells: cells.pop(-2), "no rubric"),
-        (lambda cells: cells.pop(3), "double_tests asks for no answer"),
-    ],
-)
-def test_the_rules_reject(spoil, complaint):
-    source = tiny_assignment.source()
-    spoil(source.cells)
-    said = complaints(Assignment("tiny", source, tiny_assignment.WRONG))
-    assert any(complaint in text for text in said), said
+def run(notebook, monkeypatch, folder: Path, student: str = "ada") -> tuple[dict[str, str], str]:
+    """Run a notebook in this process, past every error: {cell: error}, and what it printed."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("FIRSTTOKEN_STUDENT", student)
+    errors, printed, names = {}, io.StringIO(), {"__name__": "judged"}
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            try:
+                with contextlib.redirect_stdout(printed):
+                    exec(cell.source, names)
+            except Exception as fault:
+                errors[cell.id] = repr(fault)
+    return errors, printed.getvalue()
 
 
 ALL = [tiny_assignment.TOPIC, *TOPICS]
@@ -344,11 +198,30 @@ ALL = [tiny_assignment.TOPIC, *TOPICS]
 
 @pytest.mark.parametrize("topic", ALL)
 def test_rules(topic):
-    assert complaints(assignment(topic)) == []
+    found = assignment(topic)
+    cells = found.source.cells
+    marked = [cell for cell in cells if mark(cell)]
+    names = [mark(cell)["grade_id"] for cell in marked]
+    assert len(names) == len(set(names))
+    assert not any(cell.get("outputs") for cell in cells)
+    for cell in marked:
+        assert mark(cell)["schema_version"] == 3
+        assert mark(cell)["locked"] is not mark(cell)["solution"]
+        assert not (is_test(cell) and mark(cell)["solution"])
+    assert sum(mark(cell).get("points", 0) for cell in marked if mark(cell)["grade"]) == 100
+    (manual,) = (mark(cell)["points"] for cell in cells if is_explanation(cell))
+    assert 10 <= manual <= 20
+    assert any("rubric" in c.source.lower() for c in cells if c.cell_type == "markdown")
+    first, setup, *rest = (cell for cell in cells if cell.cell_type == "code")
+    assert first.source.strip() == 'STUDENT = ""' and not mark(first)
+    assert mark(setup)["locked"] and "student_id(STUDENT)" in setup.source
+    assert f'personal_rng(student, "{topic}")' in setup.source
+    assert any("BEGIN HIDDEN TESTS" in cell.source for cell in rest)
+    assert all(answers(found.source).values())  # a test without one would give points to a stub
+    assert len(found.wrong) >= 3
 
 
 def lines(text: str) -> set[str]:
-    """Return the lines of a text, without their indentation."""
     return {line.strip() for line in text.splitlines()}
 
 
@@ -378,16 +251,12 @@ def test_make_assignments_writes_releases_and_their_files(tmp_path):
 
 
 @pytest.mark.parametrize("topic", ALL)
-def test_the_reference_gets_everything_and_parameters_are_personal(topic, executed, tmp_path):
-    """The solved source, stripped of its markers as a student's file is, for two students."""
+def test_the_reference_gets_everything_and_parameters_are_personal(topic, monkeypatch, tmp_path):
     source = assignment(topic).source
-    printed = []
-    for student in ("ada", "grace"):
-        done = executed(source, tmp_path, student)
-        assert {cell.id: error(cell) for cell in done.cells if error(cell)} == {}
-        setup = [cell for cell in done.cells if cell.cell_type == "code"][1]
-        printed.append("".join(out.text for out in setup.outputs if out.output_type == "stream"))
-    assert printed[0] != printed[1]
+    setup = new_notebook(cells=[cell for cell in source.cells if cell.cell_type == "code"][:2])
+    assert run(source, monkeypatch, tmp_path, "grace")[0] == {}
+    printed = {run(setup, monkeypatch, tmp_path, student)[1] for student in ("ada", "grace")}
+    assert len(printed) == 2
 
 
 @pytest.mark.usefixtures("sandboxed")
@@ -401,18 +270,17 @@ def test_the_judge_gives_the_reference_everything(topic):
 
 @pytest.mark.usefixtures("sandboxed")
 @pytest.mark.parametrize("topic", ALL)
-def test_an_empty_submission_fails_every_test_and_earns_nothing(topic, executed, tmp_path):
+def test_an_empty_submission_fails_every_test_and_earns_nothing(topic, monkeypatch, tmp_path):
     source = assignment(topic).source
     tests = [mark(cell)["grade_id"] for cell in filter(is_test, source.cells)]
-    ran = executed(release(source), tmp_path)
-    assert [mark(c)["grade_id"] for c in filter(is_test, ran.cells) if error(c)] == tests
+    errors, _ = run(release(source), monkeypatch, tmp_path)
+    assert errors.keys() >= {cell.id for cell in filter(is_test, source.cells)}
     done, reasons = judged(source, release(source))
     assert (points(done), reasons) == (dict.fromkeys(tests, 0), [])
     assert list(mistakes(done)) == tests
 
 
 def gets_part_and_hears_why(topic: str, name: str) -> None:
-    """Judge a wrong submission."""
     source, wrong = assignment(topic)[1:]
     answers, expected, words = wrong[name]
     assert all(is_solution(tiny_assignment.named(source, answer)) for answer in answers)
@@ -429,7 +297,7 @@ def test_a_wrong_submission_gets_part_and_hears_why(topic):
     gets_part_and_hears_why(topic, next(iter(assignment(topic).wrong)))
 
 
-def test_the_pool_and_cache_of_paging_run_under_the_engine_of_batching(executed, tmp_path):
+def test_the_pool_and_cache_of_paging_run_under_the_engine_of_batching(monkeypatch, tmp_path):
     """As the text of batching tells a class that has written both, with the adapter it prints."""
     paging, batching = assignment("paging").source, assignment("batching").source
     solved = {cell.id: cell.source for cell in [*paging.cells, *batching.cells]}
@@ -442,5 +310,5 @@ def test_the_pool_and_cache_of_paging_run_under_the_engine_of_batching(executed,
         "from firsttoken.paging import OutOfBlocks",
         *(solved["pool-solution"], solved["cache-solution"], adapter, engine),
     ]
-    done = executed(replaced(batching, {"engine-solution": "\n\n".join(parts)}), tmp_path)
-    assert {cell.id: error(cell) for cell in done.cells if error(cell)} == {}
+    joined = replaced(batching, {"engine-solution": "\n\n".join(parts)})
+    assert run(joined, monkeypatch, tmp_path)[0] == {}

@@ -11,24 +11,20 @@ import unicodedata
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import collect as module
 import pytest
-from collect import collect, grade_ids, moodle_time, put, topic_of
-from course import CourseError, clean, read_course, read_roster
+from collect import collect, moodle_time, put, topic_of
+from course import CourseError, clean, read_course
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report import Row, write_report
 
 ROOT = Path(__file__).parents[3]
 TOPIC = "kv_cache"
 ROSTER = "id,name,canvas_id\nada,Ada Lovelace,4711\nli,李 雷,4712\nbob,Bob O'Brien,4713\n"
-VIENNA = ZoneInfo("Europe/Vienna")
 
 
 def notebook(text: str = "", topic: str = TOPIC) -> bytes:
-    """Return an assignment with a cell of the student's own."""
     cells = json.loads((ROOT / "assignments" / topic / f"{topic}.ipynb").read_bytes())["cells"]
     own = {"cell_type": "markdown", "metadata": {}, "source": text}
     return json.dumps({"cells": [*cells, own], "nbformat": 4, "nbformat_minor": 5}).encode()
@@ -68,9 +64,7 @@ def test_doctests():
     assert result.attempted and not result.failed
 
 
-# --- What the learning systems write
-
-
+# What the learning systems write.
 CANVAS_FILES = {
     "lovelaceada_4711_90001_kv_cache.ipynb": "ada",
     "雷李_LATE_4712_90002_kv_cache-1.ipynb": "li",
@@ -90,9 +84,8 @@ BY_ID = {"ada/x.ipynb": "ada", "hw4/li/y.ipynb": "li", "bob/kv_cache/kv_cache.ip
 
 
 @pytest.mark.parametrize("files", [CANVAS_FILES, MOODLE_FOLDERS, MOODLE_FLAT, BY_ID])
-@pytest.mark.parametrize("form", ["zip", "folder", "folder, decomposed names"])
-@pytest.mark.parametrize("topic", [TOPIC, None])
-def test_a_download_comes_to_its_students(place, files, form, topic):
+@pytest.mark.parametrize("form", ["zip", "folder, decomposed names"])
+def test_a_download_comes_to_its_students(place, files, form):
     course, folder = place
     works = {name: notebook(student) for name, student in files.items()}
     noise = {"__MACOSX/ada/._kv_cache.ipynb": b"", "ada/.ipynb_checkpoints/x.ipynb": b"{}"}
@@ -101,29 +94,24 @@ def test_a_download_comes_to_its_students(place, files, form, topic):
         with zipfile.ZipFile(download) as archive:
             archive.extractall(folder / "x")
         download = folder / "x"
-    if form.endswith("names"):  # as macOS once kept them
+        # As macOS once kept them.
         for path in sorted(download.rglob("*"), reverse=True):
             path.rename(path.with_name(unicodedata.normalize("NFD", path.name)))
-    outcome = collect(course, download, topic)
+    outcome = collect(course, download, None)
     assert outcome.left == [] and outcome.others == 1
     assert outcome.collected == {(student, TOPIC): "new" for student in files.values()}
     for name, student in files.items():
         assert standing(course, student) == works[name]
     assert not list(course.rglob("timestamp.txt"))  # the zips hold the times of the download
-    late = ["li"] if files is CANVAS_FILES else []
-    assert outcome.late == late
+    assert outcome.late == (["li"] if files is CANVAS_FILES else [])
 
 
 def test_names_that_canvas_does_not_mark_as_utf_8(place):
     course, folder = place
     name = "雷李_4712_1_x.ipynb"
-    data = zipped(folder / "x.zip", {name: notebook()}).read_bytes()
-    assert data.count(b"\x00\x08") >= 2
-    with zipfile.ZipFile(folder / "x.zip", "w") as archive:
-        info = zipfile.ZipInfo("?" * len(name.encode()))
-        archive.writestr(info, notebook())
-    raw = (folder / "x.zip").read_bytes().replace(b"?" * len(name.encode()), name.encode())
-    (folder / "x.zip").write_bytes(raw)
+    plain = "?" * len(name.encode())
+    data = zipped(folder / "x.zip", {plain: notebook()}).read_bytes()
+    (folder / "x.zip").write_bytes(data.replace(plain.encode(), name.encode()))
     assert list(collect(course, folder / "x.zip").collected) == [("li", TOPIC)]
 
 
@@ -133,9 +121,7 @@ def test_the_topic_is_told_by_the_cells(place):
     broken = {"li/kv_cache.ipynb": b"{}"}
     outcome = collect(course, zipped(folder / "x.zip", works | broken))
     assert set(outcome.collected) == {("ada", "paging"), ("ada", "roofline")}
-    assert outcome.left == [
-        "li/kv_cache.ipynb: its cells tell no topic: name it, TOPIC=kv_cache",
-    ]
+    assert outcome.left == ["li/kv_cache.ipynb: its cells tell no topic: name it, TOPIC=kv_cache"]
     # With a topic what is broken is collected, so that grading can say so; another topic is not.
     outcome = collect(course, folder / "x.zip", "roofline")
     assert outcome.collected == {("ada", "roofline"): "unchanged", ("li", "roofline"): "new"}
@@ -146,12 +132,6 @@ def test_the_topic_is_told_by_the_cells(place):
 def test_each_assignment_is_told_from_all_others(topic, tmp_path):
     known = module.assignments(tmp_path)
     assert topic_of(notebook(topic=topic), known) == topic
-    assert (
-        topic_of(b'{"cells": [{"metadata": {"nbgrader": {"grade_id": "setup"}}}]}', known) is None
-    )
-
-
-# --- When
 
 
 WORKSHEET = """\
@@ -173,19 +153,7 @@ def test_moodles_worksheet_tells_when(place):
     assert outcome.left == [] and outcome.timed == 2
     stamp = course / "submitted" / "ada" / TOPIC / "timestamp.txt"
     assert stamp.read_text() == "2026-10-24 23:59:00.000000 UTC"
-    assert (
-        (stamp.parents[2] / "bob" / TOPIC / stamp.name).read_text().startswith("2026-12-01 11:30")
-    )
     assert not (stamp.parents[2] / "li" / TOPIC / stamp.name).exists()
-
-
-def test_a_worksheets_time_is_in_the_form_that_nbgrader_reads():
-    from nbgrader.utils import parse_utc
-
-    when = datetime(2026, 12, 1, 12, 30, 5, tzinfo=VIENNA)
-    text = module.stamped(when).decode()
-    assert parse_utc(text) == when.astimezone(UTC).replace(tzinfo=None)
-    assert re.fullmatch(r"[\d-]+ [\d:.]+ \w+", text)
 
 
 @given(st.datetimes(datetime(1990, 1, 1), datetime(2100, 1, 1)), st.integers(0, 2))
@@ -203,29 +171,13 @@ def test_file_times_count_only_when_asked_for(place):
     assert stamp.read_text().startswith("2026-12-01 17:00:00")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        (WORKSHEET, "", "tell"),
-        (
-            '"Sunday, 25 October 2026, 1:59 AM"',
-            "gestern",
-            "line 2: the time is 'gestern'; expected",
-        ),
-        ("Identifier", "ID", "expected Moodle's grading worksheet in English"),
-    ],
-)
-def test_a_worksheet_that_cannot_be_read(place, old, new, said):
+def test_a_worksheet_with_a_time_that_cannot_be_read(place):
     course, folder = place
-    (folder / "grades.csv").write_text(WORKSHEET.replace(old, new), encoding="utf-8")
+    text = WORKSHEET.replace('"Sunday, 25 October 2026, 1:59 AM"', "gestern")
+    (folder / "grades.csv").write_text(text, encoding="utf-8")
     zipped(folder / "x.zip", {"ada/x.ipynb": notebook()})
-    with pytest.raises(CourseError, match="is empty" if said == "tell" else said):
+    with pytest.raises(CourseError, match="line 2: the time is 'gestern'; expected"):
         collect(course, folder / "x.zip", TOPIC, folder / "grades.csv")
-    with pytest.raises(CourseError, match="name its topic"):
-        collect(course, folder / "x.zip", None, folder / "grades.csv")
-
-
-# --- Whose
 
 
 NAMESAKES = (
@@ -238,32 +190,17 @@ NAMESAKES = (
     ("name", "student", "said"),
     [
         ("Li Wei_7_assignsubmission_file_x.ipynb", None, "wei1, wei2 are all called Li Wei"),
-        (
-            "Anne Lee_7_assignsubmission_file_x.ipynb",
-            None,
-            "no student of roster.csv is called Ann",
-        ),
         ("Lee Ann_7_assignsubmission_file_x.ipynb", "ann", ""),  # a number is of one assignment
-        (
-            "Max Roe_31001_assignsubmission_file_x.ipynb",
-            None,
-            "31001 is Ann Lee (ann), but the name",
-        ),
-        ("Team 1_31001_assignsubmission_file_x.ipynb", None, "but the name is Team 1"),
-        ("!!!_7_assignsubmission_file_x.ipynb", None, "no student of roster.csv is called !!!"),
+        ("Max Roe_31001_assignsubmission_file_x.ipynb", None, "31001 is Ann Lee (ann), but the"),
         ("Lee Ann_7_assignsubmission_onlinetext_x.ipynb", None, "is a text, not a file"),
         ("liwei_2_8_x.ipynb", "wei2", ""),
         ("liwei_3_8_x.ipynb", None, "no student of roster.csv has this number or name"),
         ("leeann_3_8_x.ipynb", "ann", ""),  # of her no number is known
-        ("anything_99_8_x.ipynb", "max", ""),
         ("anything_LATE_99_8_x.ipynb", "max", ""),
         ("x_99_5_8_x.ipynb", "eve", ""),  # not Max, though his number stands there first
-        ("maxroe_99_5_8_x.ipynb", "max", ""),
         ("zoe_99_6_8_x.ipynb", None, "no student of roster.csv has"),  # hers may be 6
         ("LATE_anon_aB3x9_8_x.ipynb", None, "is anonymous"),
         ("kv_cache.ipynb", None, "its name tells no student"),
-        ("_1_2_x.ipynb", None, "its name tells no student"),
-        ("1/x.ipynb", None, "its name tells no student"),
         ("wei1/x.zip", None, "is an archive"),
     ],
 )
@@ -296,19 +233,13 @@ def test_two_notebooks_of_one_topic_are_left_and_copies_are_one(place):
     assert outcome.left[0].startswith("ada, kv_cache: handed in ada/a.ipynb, ada/b.ipynb: put the")
 
 
-# --- Laws of whole classes
-
-
 def canvas_name(name: str, late: bool, user: int, file: int) -> str:
     """Return the name that Canvas gives a file: lib/content_zipper.rb, in Python."""
     name = re.sub(r"_([0-9]+)_", r"\1", name).lower()
     prefix = "_".join([name, *(["LATE"] if late else []), str(user)])
-    kept = [
-        c
-        for c in prefix
-        if unicodedata.category(c) in ("Nd", "Pc") or unicodedata.category(c)[0] in "LM"
-    ]
-    return f"{''.join(kept)}_{file}_kv_cache.ipynb"
+    kinds = re.compile("Nd|Pc|L.|M.")
+    kept = "".join(c for c in prefix if kinds.match(unicodedata.category(c)))
+    return f"{kept}_{file}_kv_cache.ipynb"
 
 
 def moodle_name(name: str, number: int) -> str:
@@ -317,23 +248,15 @@ def moodle_name(name: str, number: int) -> str:
     return f"{kept}_{number}_assignsubmission_file_"
 
 
-people = st.lists(
-    st.tuples(
-        st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), max_size=9), st.booleans()
-    ),
-    min_size=1,
-    max_size=5,
-)
+names = st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), max_size=9)
+people = st.lists(st.tuples(names, st.booleans()), min_size=1, max_size=5)
 EACH = settings(max_examples=40)
 
 
 @EACH
 @given(people)
 def test_a_class_of_canvas_comes_back_whole(tmp_path_factory, people):
-    """Exported, collected, graded, exported: the same class, each with the own work.
-
-    Only of a name with numbers like Canvas's own a hand-in may be left, never misplaced.
-    """
+    """Only of a name with numbers like Canvas's own a hand-in may be left, never misplaced."""
     folder = tmp_path_factory.mktemp("course")
     table = io.StringIO()
     head = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "KV cache (77)"]
@@ -353,23 +276,10 @@ def test_a_class_of_canvas_comes_back_whole(tmp_path_factory, people):
     assert len(outcome.collected) + len(outcome.left) == len(people)
     assert len(outcome.left) <= odd
 
-    course = read_course(folder)
-    rows = [
-        Row(student, TOPIC, "graded", questions={"q": 1.0}, maximum={"q": 2.0}, score=k, total=2)
-        for k, student in enumerate(course.roster)
-    ]
-    write_report(folder / "report", rows, course)
-    again, titles = read_roster(folder / "report" / "canvas.csv")
-    assert again == course.roster and titles == ["KV cache (77)"]
-    with (folder / "report" / "canvas.csv").open(encoding="utf-8", newline="") as file:
-        scores = {line["SIS Login ID"]: line["KV cache (77)"] for line in csv.DictReader(file)}
-    assert scores == {"": "2"} | {student: str(k) for k, student in enumerate(course.roster)}
-
 
 @EACH
 @given(people, st.booleans())
 def test_a_class_of_moodle_comes_back_whole(tmp_path_factory, people, flat):
-    """The worksheet tells namesakes apart."""
     folder = tmp_path_factory.mktemp("course")
     table = io.StringIO()
     names = [f"Å {name}L" for name, _ in people]
@@ -392,15 +302,6 @@ def test_a_class_of_moodle_comes_back_whole(tmp_path_factory, people, flat):
         assert standing(folder, f"u{k}@example.org") == notebook(f"u{k}@example.org")
     course = read_course(folder)
     assert [s.name for s in course.roster.values()] == [clean(name) for name in names]
-    rows = [
-        Row(student, TOPIC, "graded", maximum={"q": 2.0}, score=1, total=2)
-        for student in course.roster
-    ]
-    write_report(folder / "report", rows, course)
-    assert read_roster(folder / "report" / "moodle.csv")[0] == course.roster
-
-
-# --- Again and again
 
 
 hand_ins = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, max_size=7)
@@ -425,22 +326,6 @@ def test_nothing_handed_in_is_lost_and_the_newest_stands(tmp_path_factory, hand_
     put(folder, TOPIC, b"%d" % stands, None, None)
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert said in ("new", "changed", "unchanged", "older")
-
-
-def test_a_download_twice_changes_nothing_and_an_old_one_takes_nothing_back(place):
-    course, folder = place
-    first = zipped(folder / "1.zip", {"ada/x.ipynb": notebook("1")}, (2026, 12, 1, 12, 0, 0))
-    second = zipped(folder / "2.zip", {"ada/x.ipynb": notebook("2")}, (2026, 12, 2, 12, 0, 0))
-    words = [collect(course, path).collected["ada", TOPIC] for path in (first, first, second)]
-    assert words == ["new", "unchanged", "changed"]
-    files = everything(course)
-    assert files == {
-        f"submitted/ada/{TOPIC}/{TOPIC}.ipynb": notebook("2"),
-        f"submitted/ada/{TOPIC}/earlier/1.ipynb": notebook("1"),
-    }
-    assert collect(course, first).collected["ada", TOPIC] == "older"
-    assert collect(course, second).collected["ada", TOPIC] == "unchanged"
-    assert everything(course) == files
 
 
 def test_the_time_goes_with_its_notebook(place):
@@ -477,9 +362,6 @@ def test_what_is_killed_halfway_is_whole_after_the_next_run(place, monkeypatch):
     assert sorted(everything(course).values()) == sorted([notebook("1"), notebook("2")])
 
 
-# --- Hostile downloads
-
-
 def patched(path: Path, old: bytes, new: bytes, count: int) -> Path:
     data = path.read_bytes()
     assert data.count(old) == count
@@ -487,18 +369,14 @@ def patched(path: Path, old: bytes, new: bytes, count: int) -> Path:
     return path
 
 
+OUTSIDE = ["../ada/x.ipynb", "/ada/x.ipynb", "ada\\..\\x.ipynb", "C:/ada/x.ipynb", "ada/../x.ipynb"]
+
+
 def test_a_hostile_zip_does_no_harm_and_the_others_go_on(place):
     course, folder = place
     good = notebook("good")
     with zipfile.ZipFile(folder / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        names = [
-            "../ada/x.ipynb",
-            "/ada/x.ipynb",
-            "ada\\..\\x.ipynb",
-            "C:/ada/x.ipynb",
-            "ada/../x.ipynb",
-        ]
-        for name in names:
+        for name in OUTSIDE:
             archive.writestr(zipfile.ZipInfo(name), good)
         link = zipfile.ZipInfo("ada/link.ipynb")
         link.create_system, link.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
@@ -506,7 +384,6 @@ def test_a_hostile_zip_does_no_harm_and_the_others_go_on(place):
         archive.writestr("ada/bomb.ipynb", b"\0" * (5 * 2**20))
         archive.writestr("ada/large.ipynb", os.urandom(2**10) * (21 * 2**10))
         archive.writestr("ada/packed.ipynb", good, zipfile.ZIP_BZIP2)
-        archive.writestr("ada/inner.zip", b"PK")
         archive.writestr("ada/deep.ipynb", b"[" * 10**5)
         archive.writestr("ada/" + "x" * 10**4 + ".ipynb", b"{}")
         archive.writestr("ada/\x1b[2J\n.ipynb", b"{}")
@@ -519,25 +396,19 @@ def test_a_hostile_zip_does_no_harm_and_the_others_go_on(place):
     outcome = collect(course, folder / "x.zip")
     assert list(everything(course)) == [f"submitted/li/{TOPIC}/{TOPIC}.ipynb"]
     said = "\n".join(outcome.left)
-    for name, reason in {
-        "../ada/x.ipynb": "leads out",
-        "/ada/x.ipynb": "leads out",
-        "ada\\..\\x.ipynb": "leads out",
-        "C:/ada/x.ipynb": "leads out",
-        "ada/../x.ipynb": "leads out",
+    reasons = dict.fromkeys(OUTSIDE, "leads out") | {
         "ada/link.ipynb": "is no plain file",
         "ada/bomb.ipynb": "more than 200 times",
         "ada/large.ipynb": "bytes, more than",
         "ada/packed.ipynb": "is packed as no learning system",
-        "ada/inner.zip": "is an archive",
-        "ada/deep.ipynb": "tell no topic",
         "ada/broken.ipynb": "cannot be unpacked",
         "ada/�[2J�.ipynb": "tell no topic",
         "bob/x.ipynb": "several files of this name",
-    }.items():
+    }
+    for name, reason in reasons.items():
         assert re.search(f"^{re.escape(name)}: .*{reason}", said, re.M), name
     assert all(len(line) < 300 and line.isprintable() for line in outcome.left)
-    assert len(outcome.left) == 16
+    assert len(outcome.left) == 15
     assert sorted(path.name for path in folder.iterdir()) == ["course", "x.zip"]
 
 
@@ -575,40 +446,6 @@ def test_links_in_folders_are_not_followed(place):
     assert list(outcome.collected) == [("li", TOPIC)] and "symbolic link" in outcome.left[0]
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda course: (course / "roster.csv").unlink(), "roster.csv: it says who is who"),
-        (lambda course: (course.parent / "x.zip").write_bytes(b"PK"), "neither a folder nor a zip"),
-        (lambda course: (course.parent / "x.zip").unlink(), "neither a folder nor a zip"),
-    ],
-)
-def test_what_cannot_be_collected_at_all(place, change, said):
-    course, folder = place
-    zipped(folder / "x.zip", {"ada/x.ipynb": notebook()})
-    change(course)
-    with pytest.raises(CourseError, match=said):
-        collect(course, folder / "x.zip")
-
-
-def test_a_topic_that_is_none(place):
-    with pytest.raises(CourseError, match="topic is 'kv-cache'; expected one of attention, batch"):
-        collect(place[0], place[1], "kv-cache")
-
-
-@given(st.binary(max_size=60) | st.text().map(str.encode))
-def test_grade_ids_of_anything(data):
-    assert grade_ids(data) == set()
-
-
-@pytest.mark.parametrize(
-    "cells",
-    ["7", "[7]", '[{"metadata": 7}]', '[{"metadata": {"nbgrader": {"grade_id": []}}}]', "[null]"],
-)
-def test_grade_ids_of_odd_cells(cells):
-    assert grade_ids(f'{{"cells": {cells}}}'.encode()) == set()
-
-
 def test_the_command_says_what_became_of_it(place, monkeypatch, capsys):
     course, folder = place
     works = {"obrienbob_LATE_4713_1_x.ipynb": notebook(), "nobody.ipynb": notebook(), "a.png": b""}
@@ -617,19 +454,9 @@ def test_the_command_says_what_became_of_it(place, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", arguments)
     module.main()
     out, err = capsys.readouterr()
-    assert out.splitlines() == [
-        "kv_cache: 1 new; 2 of the roster have none here.",
-        "Of 1 it is not known when they were handed in; they count as in time.",
-        "Canvas calls late, and does not say when: bob.",
-        "No notebooks, and left alone: 1 of the files.",
-    ]
+    assert out.startswith("kv_cache: 1 new; 2 of the roster have none here.\n")
+    assert "Canvas calls late, and does not say when: bob." in out
     assert err.startswith("Not collected, 1:\n  nobody.ipynb: its name tells no student")
-    before = {"obrienbob_4713_2_x.ipynb": notebook("half done")}
-    zipped(folder / "x.zip", before, when=(2026, 11, 30, 12, 0, 0))
-    monkeypatch.setattr("sys.argv", arguments)
-    module.main()
-    out = capsys.readouterr().out
-    assert "Older than what was there, and kept in earlier/ beside it: bob." in out
     monkeypatch.setattr("sys.argv", [*arguments[:4], "kv-cache"])
     with pytest.raises(SystemExit, match=r"First Token: topic is 'kv-cache'; expected one of"):
         module.main()

@@ -16,10 +16,9 @@ import numpy as np
 import pytest
 from bs4 import BeautifulSoup
 from feedback import CUT, LEFT_OUT, as_text, closed, exporter
-from marking import is_test, key, prepared, release
-from matplotlib.figure import Figure
+from marking import is_test, key, release
 from nbconvert.exporters import HTMLExporter
-from nbformat.v4 import new_markdown_cell, new_output
+from nbformat.v4 import new_output
 from nbgrader.server_extensions.formgrader import handlers
 from pictures import MAX_BYTES, MAX_PICTURES, picture, pictures
 from PIL import Image
@@ -45,7 +44,6 @@ def maker(template: str) -> HTMLExporter:
 
 
 def shown(notebook, template: str = "feedback") -> str:
-    """Return the page of a notebook, as feedback or as in Formgrader."""
     if template == "feedback":
         said = {"student": "ada", "score": 0, "max_score": 0, "late_penalty": 0, "cells": {}}
         return feedback.made(maker(template), notebook, TOPIC, said)
@@ -55,7 +53,6 @@ def shown(notebook, template: str = "feedback") -> str:
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_no_hidden_line_is_on_a_page(topic):
-    """Whatever the parts of a test say: nothing of a test cell but its release version stays."""
     source = assignment(topic).source
     given = "\n".join(cell.source for cell in release(source).cells)
     notebook = key(source)
@@ -73,12 +70,7 @@ def test_a_test_cell_says_what_became_of_each_part():
     notebook = key(tiny_assignment.source())
     named(notebook, "double_tests").metadata["parts"] = [
         {"name": "small numbers", "points": 10, "earned": 10, "said": ""},
-        {
-            "name": "large ones",
-            "points": 25,
-            "earned": 0,
-            "said": "AssertionError: 3 \x1b[31mis\n5",
-        },
+        {"name": "large ones", "points": 25, "earned": 0, "said": "Error: 3 \x1b[31mis\n5"},
         {"name": "texts", "points": 5, "earned": None, "said": "it took too long"},
     ]
     named(notebook, "scale_tests").metadata["parts"] = [
@@ -88,17 +80,12 @@ def test_a_test_cell_says_what_became_of_each_part():
     cell = named(done, "double_tests")
     assert cell.outputs[0].text == (
         "small numbers: 10 of 10 points\n"
-        "large ones: 0 of 25 points\n    AssertionError: 3 is\n5\n"
+        "large ones: 0 of 25 points\n    Error: 3 is\n5\n"
         "texts: not graded, of 5 points. Your teacher will look at it.\n    it took too long\n"
     )
     assert "parts" not in cell.metadata
     assert named(done, "scale_tests").outputs[0].text.startswith("22.5 of 45 points\n")
     assert len(named(done, "scale_tests").outputs[0].text) < 2000
-    for template in ("feedback", "formgrade"):
-        assert "large ones: 0 of 25 points" in shown(copy.deepcopy(done), template)
-    del named(notebook, "double_tests").metadata["parts"]
-    done = closed(notebook, tiny_assignment.source())
-    assert named(done, "double_tests").outputs[0].text.startswith("Not graded.")
 
 
 @pytest.mark.parametrize(
@@ -106,20 +93,12 @@ def test_a_test_cell_says_what_became_of_each_part():
     [
         "[a](javascript:alert(1))",
         "![a](http://example.org/a.png)",
-        "[a]\n\n[a]: javascript:alert(1)",
         "<script>alert(1)</script>",
         "<img src=x onerror=alert(1)>",
         "</textarea><svg/onload=alert(1)>",
-        "<!--><img src=x onerror=alert(1)>-->",
         '```mermaid\ngraph LR; A-->B; click A href "javascript:alert(1)"\n```',
-        "~~~ mermaid\n<img src=x onerror=alert(1)>\n~~~",
-        "> - ```mermaid\n> - <b>\n",
         "![a](data:image/svg+xml;base64,PHN2Zy8+)",
-        "![a](data:text/html,<script>alert(1)</script>)",
-        "[![a](attachment:a.png)](javascript:alert(1))",
-        '![a](attachment:a.png "x" onerror=alert(1))',
         '![a" onerror="alert(1)](attachment:a.png)',
-        "![a](attachment:a.png)(javascript:alert(1))",
         "$\\href{javascript:alert(1)}{a}$ <iframe src=//example.org>",
     ],
 )
@@ -160,15 +139,12 @@ def test_text_is_shown_as_it_reads_and_steers_nothing():
     assert named(done, "double").outputs[0].text == "ared right  nul\nnew\nline "
     fine = "é ü 你好 שלום 👩‍💻 e\u0301 $x < y$ a\u00a0b\n\n```python\nx\n```\n\n`y` **b**"
     assert as_text(fine) == fine
-    long = seen(
-        "long " * 10**5, "x = 1\n" * 10**5, outputs=[new_output("stream", text="o" * 10**6)]
-    )
+    outputs = [new_output("stream", text="o" * 10**6)]
+    long = seen("long " * 10**5, "x = 1\n" * 10**5, outputs=outputs)
     for name, most in (("explain", 20_000), ("double", 50_000)):
         assert named(long, name).source.endswith(CUT)
         assert len(named(long, name).source) <= most + 100
     assert len(named(long, "double").outputs[0].text) <= 200_100
-    line = named(seen(code="x" * 10**4), "double").source
-    assert line.endswith(CUT) and len(line) < 1000
 
 
 def test_an_output_is_text_or_a_picture():
@@ -181,19 +157,9 @@ def test_an_output_is_text_or_a_picture():
     assert [output.output_type for output in outputs] == ["display_data"] + ["stream"] * 3
     assert set(outputs[0].data) == {"image/png"}
     assert [output.text for output in outputs[1:]] == ["bold", "", "E: no"]
-    big = new_output("display_data", data={"image/png": encoded(noise(1000, 900))})
-    assert 2 <= len(named(seen(outputs=[big] * 9), "double").outputs) <= 4
 
 
 # ── Pictures ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def drawn() -> str:
-    """Return a figure as matplotlib saves it."""
-    figure, file = Figure(figsize=(2, 2)), io.BytesIO()
-    figure.subplots().plot([1, 2], [3, 4])
-    figure.savefig(file, format="png")
-    return base64.b64encode(file.getvalue()).decode()
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
@@ -201,29 +167,22 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def changed(text: str, change) -> str:
-    """Return base64 of changed bytes."""
     return base64.b64encode(change(base64.b64decode(text))).decode()
 
 
 def sized(width: int, height: int) -> str:
-    """Return a small PNG that claims another size."""
     head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     return changed(PNG, lambda data: data[:8] + chunk(b"IHDR", head) + data[33:])
 
 
 JPEG = encoded(noise(20, 10), "JPEG")
 SECRET = b"<script>alert(1)</script>"
+PACKED = zlib.compress(SECRET + bytes(10**7))
 GOOD = {
-    "figure": drawn(),
     "palette": encoded(noise(20, 10).quantize(8), transparency=0),
-    "gray": encoded(noise(20, 10).convert("L")),
-    "alpha": encoded(noise(20, 10).convert("RGBA")),
-    "png": PNG,
     "jpeg": JPEG,
     "progressive": encoded(noise(200, 100), "JPEG", progressive=True),
-    "gray jpeg": encoded(noise(20, 10).convert("L"), "JPEG"),
     "CMYK": encoded(noise(20, 10).convert("CMYK"), "JPEG"),
-    "restarts": encoded(noise(200, 100), "JPEG", restart_marker_rows=1),
 }
 
 
@@ -239,31 +198,23 @@ def test_a_real_picture_is_the_same_when_it_is_made_anew(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
+    "text",
     {
-        "behind a PNG": changed(PNG, lambda data: data + SECRET),
         "comment in a PNG": changed(
             PNG, lambda data: data[:33] + chunk(b"tEXt", b"a\0" + SECRET) + data[33:]
         ),
         "profile that unpacks": changed(
-            PNG,
-            lambda data: (
-                data[:33]
-                + chunk(b"iCCP", b"a\0\0" + zlib.compress(SECRET + bytes(10**7)))
-                + data[33:]
-            ),
+            PNG, lambda data: data[:33] + chunk(b"iCCP", b"a\0\0" + PACKED) + data[33:]
         ),
-        "behind a JPEG": changed(JPEG, lambda data: data + SECRET),
         "comment in a JPEG": encoded(noise(9, 9), "JPEG", comment=SECRET),
-        "profile of a JPEG": encoded(noise(9, 9), "JPEG", icc_profile=SECRET),
         "text in Exif": encoded(noise(9, 9), "JPEG", exif=b"Exif\0\0" + SECRET),
-    }.items(),
-    ids=lambda value: value if len(value) < 30 else "",
+    }.values(),
+    ids=range(4),
 )
-def test_nothing_hides_in_a_picture(name, text):
+def test_nothing_hides_in_a_picture(text):
     ((_, kept),) = picture(text).items()
     data = base64.b64decode(kept)
-    assert SECRET not in data and zlib.compress(SECRET)[:6] not in data
+    assert SECRET not in data and PACKED[:6] not in data
     Image.open(io.BytesIO(data)).load()
 
 
@@ -280,35 +231,14 @@ def test_a_photo_keeps_its_turn_and_loses_its_place():
     "text",
     [
         None,
-        7,
-        "",
         "no base64!",
-        "aGVsbG8=",
         base64.b64encode(b"<svg xmlns='http://www.w3.org/2000/svg'/>").decode(),
-        base64.b64encode(b"GIF89a" + bytes(100)).decode(),
-        base64.b64encode(b"\x89PNG\r\n\x1a\n" + SECRET).decode(),
-        base64.b64encode(b"\xff\xd8\xff" + SECRET).decode(),
-        base64.b64encode(b"\xff\xd8\xff\xd9").decode(),
         base64.b64encode(b"\xff\xd8" + b"\xff" * 10**6).decode(),
-        changed(PNG, lambda data: data[:-1]),
         changed(PNG, lambda data: data[: len(data) // 2]),
-        changed(PNG, lambda data: data.replace(b"IDAT", b"IDAX")),
-        changed(PNG, lambda data: data[:8] + data[33:]),
-        changed(PNG, lambda data: data[:33] + data[8:]),
-        changed(PNG, lambda data: data[:33] + chunk(b"IEND", b"")),
         changed(PNG, lambda data: data[:33] + chunk(b"NEED", b"") + data[33:]),
-        changed(JPEG, lambda data: data[:-2]),
-        changed(JPEG, lambda data: data[: len(data) // 3]),
         changed(JPEG, lambda data: data.replace(b"\xff\xc0", b"\xff\xc3")),
         sized(0, 10),
-        sized(10**5, 10**5),
-        sized(20_000, 10),
         sized(5000, 5000),
-        sized(2**31, 1),
-        changed(
-            JPEG,
-            lambda d: re.sub(rb"(\xff\xc0...)....", lambda m: m[1] + b"\xff" * 4, d, flags=re.S),
-        ),
         "A" * (MAX_BYTES * 4 // 3 + 4),
         changed(PNG, lambda data: data[:33] + chunk(b"PLTE", bytes(MAX_BYTES)) + data[33:]),
     ],
@@ -325,7 +255,6 @@ def test_a_jpeg_is_not_drawn_a_thousand_times():
 
 
 def bytes_on(page: str) -> list[str]:
-    """Return the pictures on a page, in the part that the student wrote."""
     return re.findall(r'<img [^>]*src="data:image/[a-z]+;base64,([^"]*)"', page)
 
 
@@ -335,11 +264,11 @@ def test_a_pasted_picture_is_on_the_page(template):
     text = (
         "My drawing: ![image.png](attachment:image.png), my *proof* "
         '![a steep line](attachment:my%20photo.jpg "title") ![](<attachment:my photo.jpg>)\n\n'
-        f"![alt text](data:image/png;base64,{GOOD['figure']}) <b>and so on."
+        f"![alt text](data:image/png;base64,{PNG}) <b>and so on."
     )
     attachments = {"image.png": {"image/png": PNG}, "my photo.jpg": {"image/jpeg": JPEG}}
     page = shown(seen(text, attachments=attachments), template)
-    sources = [picture(text) for text in (PNG, JPEG, JPEG, GOOD["figure"])]
+    sources = [picture(text) for text in (PNG, JPEG, JPEG, PNG)]
     assert bytes_on(page) == [text for kinds in sources for text in kinds.values()]
     alts = re.findall(r'<img [^>]*?alt="([^"]*)"', page)
     unnamed = "Picture in the answer"
@@ -347,64 +276,24 @@ def test_a_pasted_picture_is_on_the_page(template):
     assert "My drawing" in page and "<em>proof</em>" in page and "&lt;b&gt;and so on" in page
 
 
-def test_what_is_said_of_a_picture_does_not_count_but_what_it_is():
-    attachments = {"a.svg": {"image/svg+xml": "<svg onload=alert(1)>", "text/html": PNG}}
-    done = named(seen("![a](attachment:a.svg)", attachments=attachments), "explain")
-    assert list(done.attachments.values()) == [picture(PNG)]
-
-
 @pytest.mark.parametrize(
-    "attachments",
-    [
-        {},
-        {"a.png": {"image/png": PNG[:40]}},
-        {"a.png": {"image/svg+xml": "PHN2Zy8+"}},
-        {"a.png": {"image/png": [PNG]}},
-        {"a.png": PNG},
-        {"b.png": {"image/png": PNG}},
-        [PNG],
-        None,
-    ],
+    "attachments", [{"a.png": {"image/svg+xml": "PHN2Zy8+"}}, {"b.png": {"image/png": PNG}}]
 )
 def test_a_picture_that_is_not_shown_is_named(attachments):
-    text = "See ![a](attachment:a.png) here"
-    taken = pictures(
-        {"source": ["See ![a]", "(attachment:a.png) here"], "attachments": attachments}
-    )
-    assert taken == {}
-    done = seen(text, attachments=attachments if isinstance(attachments, dict) else {})
+    done = seen("See ![a](attachment:a.png) here", attachments=attachments)
     assert named(done, "explain").source == f"See {LEFT_OUT} here"
     assert "attachments" not in named(done, "explain")
 
 
 def test_a_few_pictures_are_shown_of_many_or_large_ones():
-    many = {f"{k}.png": {"image/png": encoded(noise(20 + k, 10))} for k in range(9)}
-    done = named(
-        seen("\n".join(f"![]({'attachment:'}{name})" for name in many), attachments=many), "explain"
-    )
-    assert len(done.attachments) == MAX_PICTURES and done.source.count(LEFT_OUT) == 5
-    large = {f"{k}.png": {"image/png": encoded(noise(1000 - k, 900))} for k in range(4)}
-    done = named(
-        seen("\n".join(f"![](attachment:{name})" for name in large), attachments=large), "explain"
-    )
-    assert len(done.attachments) == 3 and done.source.count(LEFT_OUT) == 1
+    many = [(f"{k}.png", encoded(noise(20 + k, 10))) for k in range(9)]
+    large = [(f"{k}.png", encoded(noise(1000 - k, 900))) for k in range(4)]
+    for given, n_shown in ((many, MAX_PICTURES), (large, 3)):
+        text = "\n".join(f"![](attachment:{name})" for name, _ in given)
+        done = seen(text, attachments={name: {"image/png": data} for name, data in given})
+        assert len(named(done, "explain").attachments) == n_shown
+        assert named(done, "explain").source.count(LEFT_OUT) == len(given) - n_shown
     same = {"a.png": {"image/png": PNG}}
     assert len(pictures({"source": "![](attachment:a.png)" * 10**5, "attachments": same})) == 1
-    assert pictures({"source": "![](data:image/png;base64," * 10**5}) == {}
-    assert (
-        pictures({"source": "![" * 10**6}) == pictures({"source": "![](attachment:" * 10**5}) == {}
-    )
-
-
-def test_a_picture_in_an_added_cell_is_shown():
-    submitted = release(tiny_assignment.source())
-    submitted.cells.append(
-        new_markdown_cell(
-            "![](attachment:a)",
-            attachments=pictures({"source": "![](attachment:a)", "attachments": {"a": {"x": PNG}}}),
-        )
-    )
-    notebook, *_ = prepared(tiny_assignment.source(), submitted)
-    done = closed(notebook, tiny_assignment.source())
-    nbformat.validate(done)
-    assert bytes_on(shown(done)) == list(picture(PNG).values())
+    for text in ("![](data:image/png;base64,", "![", "![](attachment:"):
+        assert pictures({"source": text * 10**5}) == {}

@@ -63,7 +63,6 @@ def empty_class(monkeypatch, folder: Path) -> "Classroom":
 
 
 def teach(course: Path, source: nbformat.NotebookNode) -> None:
-    """Make a notebook the course's assignment."""
     folder = course / "source" / TOPIC
     folder.mkdir(parents=True, exist_ok=True)
     nbformat.write(source, folder / f"{TOPIC}.ipynb")
@@ -72,7 +71,6 @@ def teach(course: Path, source: nbformat.NotebookNode) -> None:
 def hand_in(
     course: Path, student: str, answers: dict[str, str], when: str = "", given=None
 ) -> None:
-    """Let a student hand in a release with these sources."""
     notebook = replaced(release(given or tiny_assignment.source()), answers)
     folder = course / "submitted" / student / TOPIC
     folder.mkdir(parents=True, exist_ok=True)
@@ -82,8 +80,6 @@ def hand_in(
 
 
 class Classroom:
-    """A course in a test."""
-
     def __init__(self, course: Path, runs: list[str]):
         self.course, self.runs = course, runs
 

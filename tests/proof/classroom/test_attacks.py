@@ -1,7 +1,6 @@
 """Hostile notebooks earn nothing that they did not answer, and end within their limits.
 
-attacks.py holds what is handed in, check/grading/attempts.py runs it. Each attack has a name; a
-failure names it.
+attacks.py holds what is handed in, check/grading/attempts.py runs it.
 """
 
 import ast
@@ -12,29 +11,25 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 
 import pytest
 import sandbox
-from marking import is_solution, names, prepared, release
+from marking import is_solution, names, release
 from nbformat.v4 import new_code_cell
 from wire import Plain
 
-import tiny_assignment
 from check.grading.attempts import (
     LIMITS,
-    WRONG,
     Outcome,
     ends_within_its_limits,
     flooded,
-    handed_in,
     outcome,
     patched,
     side_by_side,
     tricked,
 )
-from proof.classroom.attacks import ANSWERS, FLOODS, PATCHES, SLOW_FLOODS, TRICK_NAMES, TRIVIAL
+from proof.classroom.attacks import FLOODS, PATCHES, SLOW_FLOODS, TRICK_NAMES, TRIVIAL
 from tiny_assignment import TOPICS, assignment
 
 pytestmark = pytest.mark.usefixtures("sandboxed")
@@ -77,7 +72,6 @@ def test_a_patched_notebook_earns_nothing(patch):
     found = all_patches()[patch]
     assert not any(found.points.values()), found
     assert found.said.keys() == {"double_tests", "scale_tests"}
-    assert "LATER" not in found.output
 
 
 @functools.cache
@@ -92,50 +86,22 @@ def test_a_flood_ends_within_its_limits(flood):
     ends_within_its_limits(flood, all_floods()[flood])
 
 
-@functools.cache
-def trivial(topic: str, answer: str) -> Outcome:
-    """Return what trivial answers to all tasks of an assignment earn."""
-    source = assignment(topic).source
-    notebook = release(source)
-    function, kind = ANSWERS[answer]
-    for cell in filter(is_solution, notebook.cells):
-        classes = {node.name for node in ast.parse(cell.source).body if type(node) is ast.ClassDef}
-        cell.source = "\n".join(
-            f"{name} = {kind if name in classes else function}" for name in names(cell.source)
-        )
-    notebook.cells.insert(0, new_code_cell(TRIVIAL))
-    return outcome(source, notebook, dataclasses.replace(LIMITS, test_s=10))
-
-
-MAX_BY_CHANCE = 6  # points of 100: where 0, or a refusal, is the right answer to one part
+MAX_BY_CHANCE = 6  # points of 100: where 0 is the right answer to one part
 
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_arguments_made_zero_are_no_answers(topic):
-    found = trivial(topic, "zeros")
+    source = assignment(topic).source
+    notebook = release(source)
+    for cell in filter(is_solution, notebook.cells):
+        classes = {node.name for node in ast.parse(cell.source).body if type(node) is ast.ClassDef}
+        cell.source = "\n".join(
+            f"{name} = {'Zero' if name in classes else 'zero'}" for name in names(cell.source)
+        )
+    notebook.cells.insert(0, new_code_cell(TRIVIAL))
+    found = outcome(source, notebook, dataclasses.replace(LIMITS, test_s=10))
     assert sum(filter(None, found.points.values())) <= MAX_BY_CHANCE, found
     assert "not run" not in " ".join(found.said.values()), found
-
-
-def test_refusing_everything_is_no_answer():
-    found = trivial("start", "refusals")
-    assert sum(filter(None, found.points.values())) <= MAX_BY_CHANCE, found
-
-
-def test_in_one_process_the_same_attacks_pass():
-    """What is tested here can be seen: an exec of all cells side by side gives the points."""
-    ours = {name: PATCHES[name] for name in ("expect", "_plain", "isclose")}
-    passed = {}
-    for name, code in ours.items():
-        notebook, *_ = prepared(tiny_assignment.source(), handed_in(code, **WRONG))
-        cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-        cells = ["STUDENT = 'bob'" if cell.startswith("STUDENT") else cell for cell in cells]
-        program = "import json, sys\nfor cell in json.load(sys.stdin): exec(cell)"
-        run = [sys.executable, "-c", program]
-        ended = subprocess.run(run, input=json.dumps(cells), capture_output=True, text=True)
-        passed[name] = ended.returncode == 0
-    assert passed["expect"] and passed["_plain"]
-    assert not passed["isclose"]  # `expect` of the first edition has learnt that one
 
 
 SPY = """
@@ -165,7 +131,6 @@ print(json.dumps(found))
 
 @pytest.fixture
 def account():
-    """Make an account of this machine for a while."""
     python = "/usr/bin/python3"
     if os.geteuid() != 0 or not shutil.which("useradd") or not os.path.exists(python):
         pytest.skip("only root makes accounts")

@@ -5,20 +5,16 @@ interrupted and killed is in proof/alone/test_killed.py.
 """
 
 import json
-import os
-import sys
-import time
-from threading import Barrier
 
 import grade
 import nbformat
 import pytest
 import review
 from marking import is_test, mark
-from nbgrader.api import Gradebook
 from sandbox import Refused
 
 import tiny_assignment
+from check.grading.shown import PNG
 from proof.classroom.classes import (
     EXPLAINED,
     GOOD,
@@ -66,7 +62,6 @@ def test_gradebook_and_pages_follow_without_running(classroom):
         assert classroom.runs == []
         assert classroom.autograded("ada") == notebook
         assert classroom.in_gradebook("ada")["double_tests"] == (40, None, False)
-        assert classroom.table()[0]["automatic"] == "85"
 
 
 @pytest.mark.parametrize("kind", ["json", "graded.ipynb"])
@@ -123,40 +118,6 @@ def test_a_gradebook_that_is_locked_stops_nothing(classroom, monkeypatch):
     assert classroom.runs == []
 
 
-def test_the_report_is_written_first_and_after_each_row(classroom, monkeypatch):
-    for student in ("ada", "bob", "eve"):
-        classroom.hand_in(student, GOOD)
-    seen = []
-
-    def watching(*arguments):
-        seen.append([line["status"] for line in classroom.table()])
-        assert "ada" in (classroom.course / "report" / "report.html").read_text(encoding="utf-8")
-        deadline = time.monotonic() + 60
-        while len(seen) == 3 and "graded" not in seen[2] and time.monotonic() < deadline:
-            time.sleep(0.01)
-            seen[2] = [line["status"] for line in classroom.table()]
-        return played(*arguments)
-
-    monkeypatch.setattr(grade, "executed", watching)
-    classroom.grade(jobs=1)
-    assert seen[0] == ["waiting"] * 3
-    assert "graded" in seen[2] and "waiting" in seen[2]
-    assert [line["status"] for line in classroom.table()] == ["graded"] * 3
-
-
-def test_submissions_run_side_by_side(classroom, monkeypatch):
-    for student in ("ada", "bob", "eve"):
-        classroom.hand_in(student, GOOD)
-    together = Barrier(3)
-
-    def met(*arguments):
-        together.wait(timeout=60)  # with fewer threads nobody would come
-        return played(*arguments)
-
-    monkeypatch.setattr(grade, "executed", met)
-    assert all(row.score == 85 for row in classroom.grade(jobs=3).values())
-
-
 def test_what_was_cut_off_is_tried_again_only_if_asked(classroom):
     classroom.hand_in("ada", ODD)
     classroom.hand_in("bob", GOOD)
@@ -168,7 +129,6 @@ def test_what_was_cut_off_is_tried_again_only_if_asked(classroom):
     for asked, ran in [(["ada"], ["ada"]), ([f"bob/{TOPIC}"], ["bob"]), ([""], ["ada", "bob"])]:
         rows = classroom.grade(again=asked)
         assert sorted(classroom.runs) == ran
-        # The same hand-in is no second attempt.
         assert {row.n_attempts for row in rows.values()} == {1}
     with pytest.raises(Refused, match="nothing was handed in for --again eve, eve/tiny"):
         classroom.grade(again=["eve/tiny", "eve", "ada"])
@@ -189,38 +149,11 @@ def test_a_seed_repeats_a_grading(classroom, monkeypatch):
     assert seeds[0] == seeds[2] != seeds[1]
 
 
-def test_pages_are_made_of_what_was_graded(classroom, monkeypatch):
-    """One that could not be made is a note, and the report is there all the same."""
-    classroom.hand_in("ada", GOOD)
-    classroom.hand_in("bob", GOOD)
-    (classroom.course / "submitted" / "eve").mkdir()
-    roster = "id,name\nada,Ada Lovelace\nbob,\neve,Eve\n"
-    (classroom.course / "roster.csv").write_text(roster, encoding="utf-8")
-    asked = []
-
-    def pages(course, url, rows):
-        asked.append([(row.student, row.name) for row in rows])
-        return {("bob", TOPIC): "it takes more than 20 s"}
-
-    monkeypatch.setattr(grade, "write_feedback", pages)
-    rows = classroom.grade()
-    assert asked == [[("ada", "Ada Lovelace"), ("bob", "")]]
-    assert rows["bob"].score == 85
-    said = "the feedback page shows only the points: it takes more than 20 s"
-    assert said in classroom.table()[1]["reason"]
-
-
-PIXEL = (
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
-    "+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-)
-
-
 def test_a_picture_in_an_explanation_is_kept(classroom):
     classroom.hand_in("ada", GOOD | {"explain": "See ![it](attachment:a.png)"})
     path = classroom.course / "submitted" / "ada" / TOPIC / f"{TOPIC}.ipynb"
     notebook = json.loads(path.read_text(encoding="utf-8"))
-    notebook["cells"][-1]["attachments"] = {"a.png": {"image/png": PIXEL}}
+    notebook["cells"][-1]["attachments"] = {"a.png": {"image/png": PNG}}
     path.write_text(json.dumps(notebook), encoding="utf-8")
     classroom.grade()
     shown = json.loads(classroom.autograded("ada"))["cells"][-1]
@@ -228,11 +161,7 @@ def test_a_picture_in_an_explanation_is_kept(classroom):
     assert list(kinds) == ["image/png"] and f"(attachment:{name})" in "".join(shown["source"])
 
 
-# ------------------------------------------------------------------------------------- persons
-
-
 def test_a_person_has_the_last_word(classroom):
-    """What is given in Formgrader arrives in the report, and stays."""
     classroom.hand_in("ada", GOOD | EXPLAINED)
     classroom.hand_in("bob", ODD)
     rows = classroom.grade()
@@ -306,24 +235,7 @@ def test_another_explanation_or_task_is_to_be_read(classroom, change):
         assert classroom.grade(again=again)["ada"].score == 98
 
 
-def test_the_explanation_that_was_read_may_come_back(classroom):
-    other = GOOD | {"explain": "It doubles."}
-    classroom.hand_in("ada", GOOD | EXPLAINED)
-    classroom.grade()
-    classroom.give("ada", explain=12)
-    for answers, status in [(other, "needs grading"), (GOOD | EXPLAINED, "graded")]:
-        classroom.hand_in("ada", answers)
-        assert classroom.grade()["ada"].status == status
-    # Points for another text are none for this one.
-    classroom.hand_in("ada", other)
-    classroom.grade()
-    classroom.give("ada", explain=5)
-    classroom.hand_in("ada", GOOD | EXPLAINED)
-    assert classroom.grade()["ada"].status == "needs grading"
-
-
 def test_a_new_reason_asks_a_person_again(classroom, monkeypatch):
-    """Also where points were given; the reason that a person knew does not."""
     classroom.hand_in("ada", ODD | EXPLAINED)
     assert classroom.grade()["ada"].status == "needs review"
     classroom.give("ada", double_tests=20, scale_tests=45, explain=10)
@@ -336,7 +248,6 @@ def test_a_new_reason_asks_a_person_again(classroom, monkeypatch):
 
 
 def test_points_for_a_test_are_for_one_hand_in(classroom):
-    """A person who gave points for odd work is asked when other work comes."""
     classroom.hand_in("ada", ODD)
     classroom.grade()
     classroom.give("ada", double_tests=20, scale_tests=45, explain=0)
@@ -353,21 +264,15 @@ def test_points_for_a_test_are_for_one_hand_in(classroom):
 def test_accept_counts_what_the_tests_found(classroom):
     classroom.hand_in("ada", ODD)
     classroom.grade()
-    assert "A person will look at this submission" in classroom.autograded("ada")
     review.decide(classroom.course, "ada", TOPIC, "accept", "read it,\nfine")
     row = classroom.grade()["ada"]
     assert classroom.runs == []
     assert (row.status, row.score, row.reasons) == ("graded", 45, [])
     assert row.questions == {"double_tests": 0, "scale_tests": 45}
     assert "accepted (read it, fine; 20" in row.reason and "in an odd way" in row.reason
-    assert "Not final" not in classroom.autograded("ada")
-    # What a person gives for the unknown test counts, before and after.
+    # What a person gives for the unknown test counts.
     classroom.give("ada", double_tests=30)
     assert classroom.grade()["ada"].score == 75
-    review.decide(classroom.course, "ada", TOPIC, "undo", "")
-    row = classroom.grade()["ada"]
-    assert (row.status, row.score) == ("needs review", None)
-    assert classroom.in_gradebook("ada")["double_tests"] == (None, 30, False)
     # An explanation is to be read all the same.
     classroom.hand_in("bob", ODD | EXPLAINED)
     classroom.grade()
@@ -382,31 +287,10 @@ def test_refuse_counts_nothing_and_can_be_undone(classroom):
     row = classroom.grade()["ada"]
     assert (row.status, row.score) == ("graded", 0)
     assert "refused, all tests count 0 (copied; " in classroom.table()[0]["reason"]
-    # The student reads that, and not the words.
-    assert "A person has looked at this hand-in: its tests count 0." in classroom.autograded("ada")
-    assert "copied" not in classroom.autograded("ada")
+    assert "copied" not in classroom.autograded("ada")  # the student does not read the words
     review.decide(classroom.course, "ada", TOPIC, "undo", "")
     assert classroom.grade()["ada"].score == 85
-    # The table says all that was decided, in order.
     assert [line.decision for line in review.written(classroom.course)] == ["refuse", "undo"]
-
-
-def test_the_command_line_of_a_review(classroom, monkeypatch, capsys):
-    classroom.hand_in("李雷", ODD)
-    classroom.grade()
-    capsys.readouterr()
-    start = ["review.py", str(classroom.course), "李雷", TOPIC]
-    for decision, said in [
-        (["--refuse", "a, \"b\" = 'c'"], "refused, all tests count 0 (a, \"b\" = 'c'; "),
-        (["--accept", "no: fine", "--attempt", "1"], "accepted (no: fine; "),
-        (["--undo"], "undone. Run make grade"),
-    ]:
-        monkeypatch.setattr(sys, "argv", start + decision)
-        review.main()
-        assert capsys.readouterr().out.startswith(f"李雷 {TOPIC}: {said}")
-    with pytest.raises(SystemExit, match="First Token: nothing was decided on attempt 1"):
-        review.main()
-    assert len(review.written(classroom.course)) == 3
 
 
 @pytest.mark.parametrize("decision", ["accept", "refuse"])
@@ -421,44 +305,14 @@ def test_a_new_hand_in_asks_again(classroom, decision):
     assert classroom.grade()["ada"].status == "graded"
 
 
-def test_a_review_that_means_nothing_is_refused(classroom):
-    classroom.hand_in("ada", GOOD)
-    classroom.grade()
-    course = classroom.course
-    for student, decision, words, number, said in [
-        (
-            "bob",
-            "accept",
-            "fine",
-            None,
-            "nothing of 'bob' in 'tiny' has been graded; graded are ada",
-        ),
-        ("ada", "accept", "  ", None, "say in a few words why"),
-        ("ada", "undo", "", None, "nothing was decided on attempt 1 of ada"),
-        ("ada", "refuse", "copied", 7, "there is no attempt 7; there are 1"),
-    ]:
-        with pytest.raises(review.Undecided, match=said):
-            review.decide(course, student, TOPIC, decision, words, number)
-    assert not (course / "reviews.csv").exists()
-    (course / "reviews.csv").write_text("a;b\nc;d\n", encoding="utf-8")
-    with pytest.raises(review.Undecided, match=r"no table in UTF-8 with the head st"):
-        classroom.grade()
-
-
-# ------------------------------------------------------------- attempts, lateness, corrections
-
-
 def test_the_best_attempt_counts_where_the_course_says_so(classroom):
     (classroom.course / "course.toml").write_text('attempts = "best"', encoding="utf-8")
     classroom.hand_in("ada", HALF)
     classroom.grade()
-    for answers, score, attempt in [(GOOD, 85, 2), (HALF | {"scale": "x = 1"}, 85, 2)]:
+    for answers in (GOOD, HALF | {"scale": "x = 1"}):
         classroom.hand_in("ada", answers)
         row = classroom.grade()["ada"]
-        assert classroom.runs == ["ada"]
-        assert (row.score, row.attempt) == (score, attempt)
-    assert row.n_attempts == 3
-    assert "This is attempt 2 of 3." in classroom.autograded("ada")
+        assert (row.score, row.attempt) == (85, 2)
     assert "return 2 * x" in classroom.autograded("ada")
     assert classroom.in_gradebook("ada")["double_tests"][0] == 40
     # The course changes its mind, and nothing runs.
@@ -488,14 +342,8 @@ def test_lateness_takes_points_off(classroom):
     assert (rows["bob"].days_late, rows["bob"].penalty, rows["bob"].score) == (0, 0, 85)
     row = rows["ada"]
     assert (row.days_late, row.penalty, row.score) == (pytest.approx(1.2), 17, 68)
-    assert row.submitted == "2026-11-21T16:48:00+00:00"
     said = "**Handed in 1.2 days late**: 17 of 85 points off."
     assert said in classroom.autograded("ada")
-    assert "days late" not in classroom.autograded("bob")
-    with Gradebook(f"sqlite:///{classroom.course / 'gradebook.db'}") as gradebook:
-        submission = gradebook.find_submission(TOPIC, "ada")
-        assert submission.late_submission_penalty == 17
-        assert submission.total_seconds_late == pytest.approx(1.2 * 86400)
     # An extension helps at once.
     given = DUE + "[extensions.ada]\ntiny = 2026-11-22T12:00:00Z\n"
     (classroom.course / "course.toml").write_text(given, encoding="utf-8")
@@ -503,21 +351,10 @@ def test_lateness_takes_points_off(classroom):
     assert classroom.runs == []
     assert (row.days_late, row.penalty, row.score) == (0, 0, 85)
     assert "days late" not in classroom.autograded("ada")
-    with Gradebook(f"sqlite:///{classroom.course / 'gradebook.db'}") as gradebook:
-        submission = gradebook.find_submission(TOPIC, "ada")
-        assert (submission.late_submission_penalty, submission.total_seconds_late) == (0, 0)
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "2026-11-21 16:48:00 CET",
-        "2026-11-21 16:48:00 +0100",
-        "2026-11-21 16:48:00",
-        "2026-99-99 16:48:00 UTC",
-        "",
-        "\x1b[2J<b>=1",
-    ],
+    "text", ["2026-11-21 16:48:00 +0100", "2026-99-99 16:48:00 UTC", "\x1b[2J<b>=1"]
 )
 def test_a_time_that_is_not_understood_is_a_note(classroom, text):
     """It is not late, and not in silence; a teacher who corrects the file needs no new grading."""
@@ -532,13 +369,10 @@ def test_a_time_that_is_not_understood_is_a_note(classroom, text):
         assert note.startswith(f"timestamp.txt says {text!r}; ") or "\x1b" in text
         assert note.endswith("; expected YYYY-MM-DD HH:MM:SS UTC: counted as in time")
         assert note.isprintable()
-    for good in ("2026-11-21 16:48:00 UTC", "2026-11-21 16:48:00.000000 UTC\n"):
-        path.write_text(good, encoding="utf-8")
-        row = classroom.grade()["ada"]
-        assert classroom.runs == []
-        assert (row.notes, row.submitted) == ([], "2026-11-21T16:48:00+00:00")
-    path.unlink()
-    assert classroom.grade()["ada"].reason == ""
+    path.write_text("2026-11-21 16:48:00.000000 UTC\n", encoding="utf-8")
+    row = classroom.grade()["ada"]
+    assert classroom.runs == []
+    assert (row.notes, row.submitted) == ([], "2026-11-21T16:48:00+00:00")
 
 
 def test_of_attempts_the_best_after_lateness_counts(classroom):
@@ -552,7 +386,6 @@ def test_of_attempts_the_best_after_lateness_counts(classroom):
 
 
 def corrected(**sources: str) -> nbformat.NotebookNode:
-    """Return the assignment with other sources in some cells."""
     return replaced(tiny_assignment.source(), sources)
 
 
@@ -561,9 +394,6 @@ def test_a_corrected_assignment_regrades_and_blames_nobody(classroom):
     classroom.hand_in("bob", GOOD | {"setup": tiny_assignment.SETUP + "\nfactor = 1"})
     classroom.hand_in("stub", {})
     first = classroom.grade()
-    assert first["ada"].reason == ""
-    assert first["bob"].notes == ["setup was edited: the original was used"]
-    assert first["stub"].status == "graded"  # an explanation as handed out is none
     new = corrected(
         setup=tiny_assignment.SETUP.replace("your factor", "your own factor"),
         scale_tests=tiny_assignment.SCALE_TESTS + "\nassert scale(0) == 1",
@@ -576,11 +406,6 @@ def test_a_corrected_assignment_regrades_and_blames_nobody(classroom):
     assert (rows["ada"].score, rows["ada"].reason, rows["ada"].n_attempts) == (40, "", 1)
     assert rows["bob"].notes == first["bob"].notes
     assert (rows["stub"].status, rows["stub"].score) == ("graded", 0)
-    # Saved once more in another layout of its file, it is the same assignment.
-    new.metadata["saved"] = "again"
-    teach(classroom.course, new)
-    classroom.grade()
-    assert classroom.runs == []
 
 
 def test_a_correction_may_add_and_remove_tests(classroom):
@@ -603,50 +428,20 @@ def test_a_correction_may_add_and_remove_tests(classroom):
     }
 
 
-# ------------------------------------------------------------------------------------- any name
-
-
-NAMES = ["ada", "李雷", "Zoë", "Дарья", "विद्या", "عمر", "a+b@example.org", "7.x_y-z"]
-
-
 def test_students_have_names_in_any_script(classroom):
-    for student in [*NAMES, "=cmd()", "a b", "\x1b[2J", os.fsdecode(b"b\xff")]:
+    names = ["ada", "李雷", "Zoë", "Дарья", "विद्या", "عمر", "a+b@example.org", "7.x_y-z"]
+    for student in names:
         classroom.hand_in(student, GOOD)
-    rows = classroom.grade()
-    assert all(rows[student].score == 85 for student in NAMES)
-    others = [row for student, row in rows.items() if student not in NAMES]
-    assert len(others) == 4
-    for row in others:
-        assert row.student.isprintable()
-        assert row.reason.startswith("the folder's name is no student id: ")
-    assert sorted(classroom.runs) == sorted(NAMES)
-    assert {"李雷", "विद्या"} <= {line["student"] for line in classroom.table()}
+    assert {student: row.score for student, row in classroom.grade().items()} == dict.fromkeys(
+        names, 85
+    )
+    assert {line["student"] for line in classroom.table()} == set(names)
 
 
-def test_the_roster_names_who_handed_in_nothing(classroom):
-    text = "id,name,section\nada,Ada Lovelace,A\neve,Eve,B\n"
-    (classroom.course / "roster.csv").write_text(text, encoding="utf-8")
-    classroom.hand_in("ada", GOOD)
-    classroom.hand_in("bob", GOOD)
-    rows = classroom.grade()
-    assert (rows["ada"].name, rows["ada"].section) == ("Ada Lovelace", "A")
-    assert (rows["eve"].status, rows["eve"].name) == ("not submitted", "Eve")
-    assert (rows["bob"].score, rows["bob"].notes) == (85, ["not in roster.csv"])
-
-
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {"LC_ALL": "C"},
-        {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
-        {"PYTHONIOENCODING": "latin-1"},
-    ],
-    ids=["C", "ascii", "latin-1"],
-)
-def test_any_locale(classroom, environment):
+def test_any_locale(classroom):
     for student in ("李雷", "Zoë"):
         classroom.hand_in(student, GOOD)
-    run = started(classroom.course, **environment)
+    run = started(classroom.course, LC_ALL="C", PYTHONCOERCECLOCALE="0", PYTHONUTF8="0")
     out, err = run.communicate(timeout=300)
     assert run.returncode == 0, err.decode()
     assert b"2 rows, 0 to review" in out
@@ -656,9 +451,5 @@ def test_any_locale(classroom, environment):
 
 def test_two_graders_do_not_meet(classroom):
     classroom.hand_in("ada", GOOD)
-    with (
-        grade.alone(classroom.course),
-        pytest.raises(Refused, match="another make grade is at work"),
-    ):
+    with grade.alone(classroom.course), pytest.raises(Refused, match="another make grade"):
         classroom.grade()
-    assert classroom.grade()["ada"].score == 85

@@ -19,23 +19,20 @@ pytestmark = pytest.mark.usefixtures("sandboxed")
 def assignment(*cells, setup: str = SETUP) -> nbformat.NotebookNode:
     """Return an assignment of the setup and these cells, (kind, name, source[, points])."""
     made = [new_code_cell('STUDENT = ""', id="identity"), graded("setup", new_code_cell(setup))]
-    for kind, name, source, *most in cells:
-        made.append(
-            graded(name, new_code_cell(source), most[0] if most else None, kind == "solution")
-        )
+    for kind, name, text, *most in cells:
+        if kind == "solution":
+            text = f"### BEGIN SOLUTION\n{text}\n### END SOLUTION"
+        most = most[0] if most else None
+        made.append(graded(name, new_code_cell(text), most, kind == "solution"))
     return new_notebook(cells=made, metadata=tiny_assignment.source().metadata)
 
 
 def judged(source, handed_in=None, limits=PATIENT, seed: int = 1):
-    """Return the judged notebook and the reasons for a person to look."""
     return tiny_assignment.judged(source, handed_in or solved(source), limits, seed)
 
 
-ONE = (
-    "solution",
-    "one",
-    "def one(x):\n    ### BEGIN SOLUTION\n    return x + 1\n    ### END SOLUTION",
-)
+ONE = ("solution", "one", "def one(x):\n    return x + 1")
+TWO = ("solution", "two", "def two(x): return 2 * x")
 ASKED = ("test", "tests", 'expect("one(1)", one(1), 2)', 5)
 TESTS = """\
 values = [1, 2, 5]
@@ -67,23 +64,14 @@ def test_each_part_of_a_test_earns_its_own_points():
     }
 
 
-def test_what_all_parts_need_is_needed_by_all():
-    spoiled = TESTS.replace("values = [1, 2, 5]", "values = [1, 2, one(4)]\nassert values[2] == 5")
-    source = assignment(ONE, ("test", "tests", spoiled, 9.5))
-    notebook, _ = judged(source, solved(source, one="def one(x):\n    return 2"))
-    assert points(notebook) == {"tests": 0}
-
-
 @pytest.mark.parametrize(
     ("given", "earned", "said"),
     [
         ("pass", 0, "NameError: name 'one' is not defined"),
         ("def one(x):\n    return x + 1\n1 / 0", 0, "one was not run to its end: ZeroDivision"),
-        ("def one(x):\n    raise NotImplementedError()", 0, "NotImplementedError"),
         ("def one(x:\n    return 1", 0, "SyntaxError"),
         ("one = lambda x: x + 1", 5, None),
         ("class one(int):\n    def __new__(cls, x): return x + 1", 5, None),
-        ("one = 7", 0, "TypeError: 'int' object is not callable"),
         ("one = None", 0, "TypeError: 'NoneType' object is not callable"),
     ],
 )
@@ -95,27 +83,20 @@ def test_an_answer_earns_what_it_does(given, earned, said):
 
 
 def test_a_stub_earns_nothing_even_where_the_test_would_pass():
-    """And neither does the stub in another layout, whatever other cells define."""
     source = assignment(ONE, ASKED)
     handed_in = release(source)
     handed_in.cells.append(new_code_cell("def one(x): return x + 1"))
     handed_in.cells.insert(3, new_code_cell("def one(x): return x + 1"))
-    for comment in ("", "\n# a comment"):
-        handed_in.cells[2].source += comment
-        notebook, _ = judged(source, handed_in)
-        assert points(notebook) == {"tests": 0}
-        assert "one is still as it was handed out" in mistakes(notebook)["tests"]
+    handed_in.cells[2].source += "\n# a comment"
+    notebook, _ = judged(source, handed_in)
+    assert points(notebook) == {"tests": 0}
+    assert "one is still as it was handed out" in mistakes(notebook)["tests"]
 
 
 def test_the_judge_sees_names_as_they_stood_before_each_test():
     """A helper of the same name in a later cell changes nothing for an earlier test."""
-    two = ("solution", "two", "### BEGIN SOLUTION\ndef two(x): return help(x)\n### END SOLUTION")
-    source = assignment(
-        ONE,
-        ASKED,
-        two,
-        ("test", "more", 'expect("two(1)", two(1), 3)\nexpect("one", one(1), 12)', 5),
-    )
+    more = 'expect("two(1)", two(1), 3)\nexpect("one", one(1), 12)'
+    source = assignment(ONE, ASKED, TWO, ("test", "more", more, 5))
     handed_in = solved(
         source,
         one="def help(x): return x + 1\ndef one(x): return help(x)",
@@ -123,13 +104,6 @@ def test_the_judge_sees_names_as_they_stood_before_each_test():
     )
     notebook, reasons = judged(source, handed_in)
     assert (points(notebook), reasons) == ({"tests": 5, "more": 5}, [])
-
-
-def test_data_that_an_answer_computed_is_fetched():
-    cells = ("solution", "measured", "### BEGIN SOLUTION\nrates = [factor, 2.5]\n### END SOLUTION")
-    source = assignment(cells, ("test", "tests", 'expect("rates", rates, [factor, 2.5])', 5))
-    notebook, _ = judged(source)
-    assert points(notebook) == {"tests": 5}
 
 
 CLOCK = """\
@@ -143,11 +117,7 @@ class Clock:
         self.now += n
         return self.now
 """
-RUN = (
-    "solution",
-    "run",
-    "### BEGIN SOLUTION\ndef run(clock):\n    return clock.tick(3)\n### END SOLUTION",
-)
+RUN = ("solution", "run", "def run(clock):\n    return clock.tick(3)")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +125,6 @@ RUN = (
     [
         ("def run(clock):\n    return clock.tick(3)", 5),
         ("def run(clock):\n    clock.tick(n=1); clock.tick(2)\n    return clock.now", 5),
-        ("def run(clock):\n    clock.now = 3\n    return 3", 0),
         ("def run(clock):\n    clock.calls.append(3)\n    return 3", 0),
         ("def run(clock):\n    clock.__init__()\n    return 3", 0),
         # An assertion of the test's own object counts, also if the answer swallows it.
@@ -173,26 +142,8 @@ def test_objects_of_a_test_can_be_used_and_not_changed(given, earned):
     assert (points(notebook), reasons) == ({"tests": earned}, [])
 
 
-def test_what_the_setup_made_goes_over_by_name():
-    """Each process uses its own: nothing of it has to be sent."""
-    setup = SETUP + "\ntool = object()\ndef helper(x):\n    return 10 * x"
-    use = "### BEGIN SOLUTION\ndef use(a, f, x):\n    return [a is tool, f is helper, f(x)]\n"
-    test = 'expect("use", use(tool, helper, 2), [True, True, 20])'
-    source = assignment(
-        ("solution", "use", use + "### END SOLUTION"), ("test", "tests", test, 5), setup=setup
-    )
-    notebook, _ = judged(source)
-    assert points(notebook) == {"tests": 5}
-
-
-SHARED = SETUP.replace("import expect,", "import closed, expect, fresh_rng,").replace(
-    "personal_rng, student_id", "personal_rng, shared, student_id"
-)
-FILL = (
-    "solution",
-    "fill",
-    "### BEGIN SOLUTION\ndef fill(x):\n    x[:] = [7] * len(x)\n### END SOLUTION",
-)
+SHARED = SETUP + "\nfrom firsttoken.assignments import closed, fresh_rng, shared"
+FILL = ("solution", "fill", "def fill(x):\n    x[:] = [7] * len(x)")
 
 
 def test_only_what_is_shared_comes_back_changed():
@@ -206,56 +157,44 @@ def test_only_what_is_shared_comes_back_changed():
 def test_an_answer_cannot_empty_its_arguments_to_be_right():
     """The expected value is computed after the call, from what was handed over."""
     test = 'import numpy as np\nx = np.arange(5.0)\ngot = total(x)\nexpect("sum", got, x.sum())'
-    total = "### BEGIN SOLUTION\ndef total(x):\n    return float(x.sum())\n### END SOLUTION"
+    total = "def total(x):\n    return float(x.sum())"
     source = assignment(("solution", "total", total), ("test", "tests", test, 5))
     assert points(judged(source)[0]) == {"tests": 5}
     emptied = solved(source, total="def total(x):\n    x[:] = 0\n    return 0.0")
     assert points(judged(source, emptied)[0]) == {"tests": 0}
 
 
+TOY = """
+from firsttoken.architectures import Architecture
+toy = Architecture("toy", 2, 24, 6, 2, 4, 16, 32)"""
+MADE = ("solution", "made", "class Cache:\n    def __init__(self, *a): self.length = 0")
+LENGTH = 'expect("length", Cache(toy, 1, 3).length, 0)'
+
+
 @pytest.mark.parametrize(
     "given",
     [
         "from firsttoken.kv_cache import KVCache\nclass Cache(KVCache): pass",
-        "import firsttoken.kv_cache as library\nCache = library.KVCache",
-        "from firsttoken import kv_cache\nCache = kv_cache.KVCache",
-        "from firsttoken.kv_cache import *\nCache = KVCache",
         "def Cache(*args):\n    from firsttoken.kv_cache import KVCache\n    return KVCache(*args)",
         "import firsttoken\nCache = firsttoken.kv_cache.KVCache",
     ],
 )
 def test_answers_use_of_the_library_what_the_setup_imports(given):
-    setup = SETUP + "\nfrom firsttoken.architectures import Architecture"
-    setup += '\ntoy = Architecture("toy", 2, 24, 6, 2, 4, 16, 32)'
-    made = "### BEGIN SOLUTION\nclass Cache:\n    def __init__(self, *a): self.length = 0\n"
-    test = 'expect("length", Cache(toy, 1, 3).length, 0)'
-    source = assignment(
-        ("solution", "made", made + "### END SOLUTION"), ("test", "tests", test, 5), setup=setup
-    )
+    source = assignment(MADE, ("test", "tests", LENGTH, 5), setup=SETUP + TOY)
     assert points(judged(source)[0]) == {"tests": 5}
     notebook, reasons = judged(source, solved(source, made=given))
     assert (points(notebook), reasons) == ({"tests": 0}, [])
-    assert (
-        "answers use of firsttoken only what the setup cell imports"
-        in (mistakes(notebook)["tests"])
-    )
+    said = "answers use of firsttoken only what the setup cell imports"
+    assert said in mistakes(notebook)["tests"]
 
 
 def test_a_closed_name_refuses_in_the_answers_process_alone():
-    setup = SHARED + "\nfrom firsttoken.architectures import Architecture"
-    setup += "\nfrom firsttoken.kv_cache import KVCache, kv_cache_bytes"
-    setup += '\ntoy = Architecture("toy", 2, 24, 6, 2, 4, 16, 32)'
-    made = "### BEGIN SOLUTION\nclass Cache:\n    def __init__(self, *a): self.length = 0\n"
+    setup = SHARED + TOY + "\nfrom firsttoken.kv_cache import KVCache, kv_cache_bytes"
     test = """\
 closed("firsttoken.kv_cache.KVCache", "firsttoken.kv_cache.kv_cache_bytes")
 expect("length", Cache(toy, 1, 3).length, KVCache(toy, 1, 3).length)"""
-    later = 'expect("length", Cache(toy, 1, 3).length, 0)'
-    source = assignment(
-        ("solution", "made", made + "### END SOLUTION"),
-        ("test", "tests", test, 5),
-        ("test", "later", later, 5),
-        setup=setup,
-    )
+    tests = ("test", "tests", test, 5), ("test", "later", LENGTH, 5)
+    source = assignment(MADE, *tests, setup=setup)
     assert points(judged(source)[0]) == {"tests": 5, "later": 5}
     for given in (
         "class Cache(KVCache): pass",
@@ -267,51 +206,26 @@ expect("length", Cache(toy, 1, 3).length, KVCache(toy, 1, 3).length)"""
         assert "is closed to this answer: write your own" in mistakes(notebook)["tests"]
 
 
-def test_hidden_inputs_are_drawn_anew_and_can_be_drawn_again():
-    test = """\
-### BEGIN HIDDEN TESTS
-x = int(fresh_rng().integers(10**9))
-assert one(x) == x, f"drawn {x}"
-### END HIDDEN TESTS"""
-    source = assignment(ONE, ("test", "tests", test, 5), setup=SHARED)
-    said = [mistakes(judged(source, seed=seed)[0])["tests"] for seed in (1, 2, 1)]
-    assert said[0] != said[1] and said[0] == said[2]
-
-
 def test_each_test_draws_other_inputs_and_keeps_its_generator():
     draw = "x = int(fresh_rng().integers(10**9))\nassert one(x) == x, f'drawn {x}'"
-    hand = "one(fresh_rng())"
-    source = assignment(
-        ONE,
-        ("test", "tests", draw, 5),
-        ("test", "again", draw, 5),
-        ("test", "handed", hand, 5),
-        setup=SHARED,
-    )
+    tests = {"tests": draw, "again": draw, "handed": "one(fresh_rng())"}
+    tests = (("test", name, text, 5) for name, text in tests.items())
+    source = assignment(ONE, *tests, setup=SHARED)
     said = mistakes(judged(source)[0])
     assert said["tests"] != said["again"]
     assert "with the generator of hidden inputs an answer would know" in said["handed"]
 
 
-TWO = ("solution", "two", "### BEGIN SOLUTION\ndef two(x): return 2 * x\n### END SOLUTION")
-LATE = "a call of your code ran longer than 10 s"
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("def one(x):\n    while True: pass", LATE),
-        (
-            "import time\ndef one(x):\n    time.sleep(99)",
-            "a call of your code ran longer than 10 s",
-        ),
+        ("def one(x):\n    while True: pass", "a call of your code ran longer than 10 s"),
         (
             "import time\ndef one(x):\n    while True:\n        try:\n            time.sleep(1)\n"
             "        except BaseException:\n            time.sleep(9)",
             "your code gave no answer in time",
         ),
         ("import os\ndef one(x):\n    os._exit(0)", "your code has ended its process"),
-        ("import ctypes\ndef one(x):\n    ctypes.string_at(0)", "your code has ended its process"),
     ],
 )
 def test_what_gives_no_answer_is_never_a_silent_zero(given, said):
@@ -340,13 +254,10 @@ def test_after_three_calls_without_an_answer_nothing_is_asked():
 
 def test_tests_before_a_crash_are_judged():
     source = assignment(ONE, ASKED, TWO, ("test", "more", 'expect("two(1)", two(1), 2)', 7))
-    for given, said in [
-        ("import os; os._exit(3)", "two: the kernel is gone: its process ended itself with"),
-        ("import ctypes; ctypes.string_at(0)", "two: the kernel is gone: its process was ended by"),
-    ]:
-        notebook, reasons = judged(source, solved(source, two=given))
-        assert points(notebook) == {"tests": 5, "more": None}
-        assert len(reasons) == 1 and reasons[0].startswith(said)
+    notebook, reasons = judged(source, solved(source, two="import os; os._exit(3)"))
+    assert points(notebook) == {"tests": 5, "more": None}
+    (reason,) = reasons
+    assert reason.startswith("two: the kernel is gone: its process ended itself with")
 
 
 def test_a_judge_that_ends_while_nobody_looks_has_said_it_all(monkeypatch):
@@ -359,62 +270,20 @@ def test_a_judge_that_ends_while_nobody_looks_has_said_it_all(monkeypatch):
         return look(self)
 
     monkeypatch.setattr(Sandbox, "ended", look_late)
-    source = assignment(
-        ONE,
-        ("test", "tests", 'import time; time.sleep(0.5); expect("one(1)", one(1), 2)', 5),
-        ("test", "more", 'expect("one(2)", one(2), 3)', 7),
-    )
-    notebook, reasons = judged(source)
+    slow = 'import time; time.sleep(0.5); expect("one(1)", one(1), 2)'
+    more = ("test", "more", 'expect("one(2)", one(2), 3)', 7)
+    notebook, reasons = judged(assignment(ONE, ("test", "tests", slow, 5), more))
     assert points(notebook) == {"tests": 5, "more": 7} and reasons == []
 
 
-def test_a_setup_that_fails_leaves_everything_open():
-    source = assignment(ONE, ("test", "tests", TESTS, 9.5))
-    handed_in = solved(source)
-    handed_in.cells[0].source = 'STUDENT = "grace"'
-    notebook, reasons = judged(source, handed_in)
-    assert points(notebook) == {"tests": None}
-    assert "setup stopped: ValueError: this notebook was solved for another student" in reasons[0]
-    assert "correct the STUDENT line" in reasons[0]
-
-
-def test_outputs_are_kept_as_text_and_pictures():
-    source = assignment(ONE, ("test", "tests", TESTS, 9.5))
-    handed_in = solved(source)
-    code = """\
-import sys
-import matplotlib.pyplot as plt
-from IPython.display import HTML, display
-print("a", end=""); print("b"); print("c", file=sys.stderr)
-plt.plot([1, 2]); plt.show()
-display(HTML("<script>alert(1)</script>"))
-[1, 2]"""
-    handed_in.cells.append(new_code_cell(code))
-    handed_in.cells.append(new_code_cell("1 / 0"))
-    notebook, reasons = judged(source, handed_in)
-    outputs = notebook.cells[-2].outputs
-    assert reasons == []
-    assert [o.output_type for o in outputs[:2]] == ["stream", "stream"]
-    assert (outputs[0].text, outputs[1].text) == ("ab\n", "c\n")
-    data = [output.data for output in outputs[2:]]
-    assert any("image/png" in found for found in data)
-    assert data[-1] == {"text/plain": "[1, 2]"}
-    assert all(set(found) <= {"text/plain", "image/png"} for found in data)
-    assert notebook.cells[-1].outputs[0].ename == "ZeroDivisionError"
-
-
 def test_nothing_that_is_written_after_the_own_cells_is_kept():
-    """Neither by a call of a test nor by a thread that goes on."""
     source = assignment(ONE, ("test", "tests", TESTS, 9.5))
     loud = "def one(x):\n    print('seen', x, flush=True)\n    return x + 1"
     handed_in = solved(source, one=loud)
     handed_in.cells.append(new_code_cell("print('last')"))
-    thread = (
-        "import threading, time\ndef shout():\n    while True:\n        print('late', flush=True)"
-    )
-    handed_in.cells.append(
-        new_code_cell(thread + "; time.sleep(0.1)\nthreading.Thread(target=shout).start()")
-    )
+    thread = "import threading, time\ndef shout():\n    while True:\n        print('late')"
+    thread += "; time.sleep(0.1)\nthreading.Thread(target=shout).start()"
+    handed_in.cells.append(new_code_cell(thread))
     notebook, _ = judged(source, handed_in)
     assert points(notebook) == {"tests": 9.5}
     text = nbformat.writes(notebook)

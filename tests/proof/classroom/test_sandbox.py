@@ -22,18 +22,11 @@ pytestmark = pytest.mark.usefixtures("sandboxed")
 
 
 def output(code: str, files=()) -> str:
-    """Return what a student's cell printed in the sandbox."""
     handed_in = solved(double=f"{code}\ndef double(x):\n    return 2 * x")
     notebook, reasons = judged(tiny_assignment.source(), handed_in, files=files)
     cell = named(notebook, "double")
     assert (reasons, error(cell), sum(points(notebook).values())) == ([], "", 85)
     return "".join(found.text for found in cell.outputs)
-
-
-def test_files_of_an_assignment_are_there_to_be_read(tmp_path):
-    (tmp_path / "log.csv").write_text("1,2", encoding="utf-8")
-    said = output("print(open('log.csv').read())", [tmp_path / "log.csv"])
-    assert said == "1,2\n"
 
 
 def test_the_book_may_lie_below_the_folder_for_temporary_files(monkeypatch):
