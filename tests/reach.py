@@ -10,14 +10,13 @@ are not seen through.
 import ast
 import builtins
 import copy
-import itertools
 import re
 import symtable
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-CODE = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 IMPORT = ast.Import | ast.ImportFrom
+CODE = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 SEES_ALL = {"globals", "locals", "exec", "eval", "get_ipython", "_"}
 # What these are handed they only look at; what iterates may use up what it is handed.
 LOOKS = {"abs", "float", "int", "isinstance", "len", "print", "range", "repr", "round", "str"}
@@ -28,23 +27,17 @@ SHELL = re.compile(r"^( *)!([^$\n]*)$", re.MULTILINE)
 
 
 @dataclass(eq=False)
-class Facts:
+class Statement:
     """What a statement does with the names of the chapter, functions in it included."""
 
+    source: str
+    imports: bool
+    has_code: bool  # defines a function or a class
     reads: set[str] = field(default_factory=set)
-    wants: set[str] = field(default_factory=set)  # reads before its statement has bound them
-    needs: set[str] = field(default_factory=set)  # reads before the cell has bound them
     binds: set[str] = field(default_factory=set)  # or deletes
     surely: set[str] = field(default_factory=set)  # of those: whatever happens
     changes: set[str] = field(default_factory=set)  # assigns into
     calls_on: set[str] = field(default_factory=set)  # calls a method of, or hands to a call
-    imports: bool = False
-    has_code: bool = False  # defines a function or a class
-    gives_code: bool = False  # and a value that it changes may hold that afterwards
-    source: str = ""  # of the whole statement of the cell that this is a part of
-
-
-Held = dict[str, set[Facts]]  # of functions, and of what holds some: what calling them does
 
 
 def cells_to_run(
@@ -62,37 +55,36 @@ def cells_to_run(
     """
     first = min(edits)
     try:
-        cells = [_statements(source) for source in sources]
-        new = {index: _statements(source) for index, source in edits.items()}
+        old = [_statements(source) for source in sources]
+        new = [_statements(edits.get(index, source)) for index, source in enumerate(sources)]
     except SyntaxError:  # a magic, for one, may do anything
         return list(range(first, len(sources)))
-    parts = [part for cell in (*cells, *new.values()) for part in cell]
-    own = set().union(*(part.binds for part in parts if not part.imports))
-    imported = set(dir(builtins)).union(*(part.binds for part in parts if part.imports))
-    later = set().union(*(part.binds for cell in (*cells[first:], *new.values()) for part in cell))
+    everything = [statement for cell in (*old, *new) for statement in cell]
+    own = set().union(*(s.binds for s in everything if not s.imports))
+    imported = set(dir(builtins)).union(*(s.binds for s in everything if s.imports))
+    later = set().union(*(s.binds for cell in (*old[first:], *new[first:]) for s in cell))
     fixed = (set(constant) - later) | set(always_constant) | (imported - own)
-    held: Held = {}
+    held: dict[str, set[Statement]] = {}  # of functions, and of what holds some: their code
     touched, run, effects = set[str](), set(edits), []
-    for index, cell in enumerate(cells):
-        now, so_far = new.get(index, cell), dict(held)
-        usable = _define(cell, held, fixed)
-        if index in edits:
-            usable = _merge(usable, _define(now, held, fixed))
-            held = dict(usable)
-        effects.append(_effects(now, usable, fixed))
-        if index < first:
-            continue
-        gone, made = _changed(cell, now)
-        touched |= _effects(gone, usable, fixed)[1]
-        for statement in _whole(now):
-            here = usable if index in edits else _define(statement, so_far, fixed)
-            reads, alters, surely = _effects(statement, here, fixed, by_itself=True)
-            if reads & touched or not made.isdisjoint(statement):
+    for index, (before, now) in enumerate(zip(old, new, strict=True)):
+        known, still = {s.source for s in before}, {s.source for s in now}
+        reads, alters, surely = set[str](), set[str](), set[str]()
+        for statement in [*(s for s in before if s.source not in still), *now]:
+            _hold(statement, held, fixed)
+            uses, changes = _effects(statement, held, fixed)
+            if statement.source not in still:
+                touched |= changes
+                continue
+            reads |= uses - surely
+            alters |= changes
+            surely |= statement.surely
+            if index >= first and (uses & touched or statement.source not in known):
                 run.add(index)
-                touched |= alters
+                touched |= changes
             else:
-                touched -= surely
-    for index in range(len(cells) - 1, first, -1):
+                touched -= statement.surely
+        effects.append((reads, alters, surely))
+    for index in range(len(new) - 1, first, -1):
         for name in effects[index][0] if index in run else ():
             for above in range(index - 1, first, -1):
                 if name in effects[above][1]:
@@ -110,110 +102,43 @@ def cells_needed(sources: Sequence[str], wanted: Collection[int]) -> list[int]:
     """
     needed, names = set(wanted), set[str]()
     for index in range(max(wanted, default=-1), -1, -1):
-        parts = _statements(sources[index])
-        gives = set().union(*(part.binds | part.changes for part in parts))
+        statements = _statements(sources[index])
+        gives = set().union(*(s.binds | s.changes for s in statements))
         if index in needed or gives & names:
             needed.add(index)
-            names = names.union(*(part.reads for part in parts))
+            names = names.union(*(s.reads for s in statements))
     return sorted(needed)
 
 
-def _define(cell: Sequence[Facts], held: Held, fixed: set[str]) -> Held:
-    """Note which names hold functions after a cell, and return which do at some time in it."""
-    usable = dict(held)
-    for part in cell:
-        seen = set().union(*(held[name] for name in part.reads & held.keys()))
-        for name in part.changes | (part.calls_on - fixed):
-            held[name] = held.get(name, set()) | seen | ({part} if part.gives_code else set())
-        for name in part.binds:
-            holds = seen | ({part} if part.has_code else set())
-            held[name] = holds if name in part.surely else holds | held.get(name, set())
-        usable = _merge(usable, held)
-    return usable
-
-
-def _merge(one: Held, other: Held) -> Held:
-    return {name: one.get(name, set()) | other.get(name, set()) for name in one | other}
-
-
-def _changed(before: Sequence[Facts], now: Sequence[Facts]) -> tuple[Sequence[Facts], set[Facts]]:
-    """Return the parts of a cell from the first to the last that an edit changed: old and new."""
-    pairs = zip(before, now, strict=False)
-    head = sum(1 for _ in itertools.takewhile(_is_same, pairs))
-    backwards = zip(reversed(before[head:]), reversed(now[head:]), strict=False)
-    tail = sum(1 for _ in itertools.takewhile(_is_same, backwards))
-    return before[head : len(before) - tail], set(now[head : len(now) - tail])
-
-
-def _is_same(pair: tuple[Facts, Facts]) -> bool:
-    return pair[0].source == pair[1].source
-
-
-def _whole(cell: Sequence[Facts]) -> list[list[Facts]]:
-    """Return the parts of each statement of a cell."""
-    return [list(parts) for _, parts in itertools.groupby(cell, key=lambda part: part.source)]
+def _hold(statement: Statement, held: dict[str, set[Statement]], fixed: set[str]) -> None:
+    """Note which names may hold functions after a statement."""
+    code = {statement} if statement.has_code else set()
+    code = code.union(*(held.get(name, set()) for name in statement.reads))
+    for name in statement.binds | statement.changes | (statement.calls_on - fixed):
+        held[name] = code if name in statement.surely else code | held.get(name, set())
 
 
 def _effects(
-    cell: Sequence[Facts], held: Held, fixed: set[str], by_itself: bool = False
-) -> tuple[set[str], set[str], set[str]]:
-    """Return what a cell reads, what it binds or changes, and what it surely binds.
-
-    Of a statement `by_itself` also what it reads of those above it in the cell.
-    """
-    reads, alters, surely, done = set[str](), set[str](), set[str](), set[str]()
-    for part in cell:
-        reads |= part.wants if by_itself else part.needs
-        alters |= part.binds | part.changes | (part.calls_on - fixed)
-        surely |= part.surely
+    statement: Statement, held: Mapping[str, set[Statement]], fixed: set[str]
+) -> tuple[set[str], set[str]]:
+    """Return what a statement reads, and what it binds or changes; also by calling functions."""
+    reads, done = set(statement.reads), set[str]()
+    alters = statement.binds | statement.changes | (statement.calls_on - fixed)
     while names := reads - done:
         done |= names
         for code in set().union(*(held.get(name, set()) for name in names)):
             reads |= code.reads
             alters |= code.changes | (code.calls_on - fixed)
-    return reads, alters, surely
+    return reads, alters
 
 
-def _statements(source: str) -> list[Facts]:
-    found: list[Facts] = []
+def _statements(source: str) -> list[Statement]:
     tree = ast.parse(SHELL.sub(lambda line: f"{line[1]}f{line[2]!r}", source))
-    bound = set[str]()
-    for node in tree.body:
-        _follow([node], here := set(), True, parts := [])
-        for part in parts:
-            part.needs = part.wants - bound
-            part.source = ast.unparse(node)
-        bound |= here
-        found += parts
-    calls = (part for part in ast.walk(tree) if isinstance(part, ast.Call))
-    bare = {ast.unparse(call.func) for call in calls if not call.args}
-    if bare & OF_ALL or any(part.reads & SEES_ALL for part in found):
+    bare = {ast.unparse(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call) and not n.args}
+    found = [_statement(node) for node in tree.body]
+    if bare & OF_ALL or any(statement.reads & SEES_ALL for statement in found):
         raise SyntaxError("it may read any name")
     return found
-
-
-def _follow(body: list[ast.stmt], bound: set[str], surely: bool, found: list[Facts]) -> None:
-    """Append what statements do, where the names `bound` are bound already."""
-    for node in body:
-        if isinstance(node, ast.For | ast.While | ast.If | ast.With):
-            head = copy.copy(node)
-            head.body = [ast.Pass()]
-            if not isinstance(node, ast.With):
-                head.orelse = []
-            facts = _facts(head, node)
-            facts.wants = facts.reads - bound
-            found.append(facts)
-            in_body = facts.binds if isinstance(node, ast.For | ast.With) else set()
-            _follow(node.body, bound | in_body, False, found)
-            _follow(getattr(node, "orelse", []), set(bound), False, found)
-            continue
-        facts = _facts(node, node)
-        facts.wants = facts.reads - bound
-        maybe = any(isinstance(part, ast.NamedExpr) for part in ast.walk(node))
-        if isinstance(node, ast.Assign | IMPORT | ast.FunctionDef | ast.ClassDef) and not maybe:
-            bound |= facts.binds
-            facts.surely = facts.binds if surely else set()
-        found.append(facts)
 
 
 class _Scopes(ast.NodeTransformer):
@@ -230,42 +155,47 @@ class _Scopes(ast.NodeTransformer):
         return ast.GeneratorExp(ast.Tuple([node.key, node.value], ast.Load()), node.generators)
 
 
-def _facts(node: ast.stmt, whole: ast.stmt) -> Facts:
-    """Return what a statement does; of a block its head, whose names its `whole` may change."""
-    facts = Facts(imports=isinstance(node, IMPORT))
+def _statement(node: ast.stmt) -> Statement:
+    inside = list(ast.walk(node))
+    if any(isinstance(part, ast.alias) and part.name == "*" for part in inside):
+        raise SyntaxError("it may bind any name")
+    found = Statement(
+        ast.unparse(node), isinstance(node, IMPORT), any(isinstance(part, CODE) for part in inside)
+    )
     top = symtable.symtable(ast.unparse(_Scopes().visit(copy.deepcopy(node))), "cell", "exec")
     tables = [top]
     while tables:
         table = tables.pop()
         tables += table.get_children()
-        for name in table.get_symbols():
-            if table is top or name.is_global():
-                if name.is_referenced():
-                    facts.reads.add(name.get_name())
-                if name.is_assigned() or name.is_imported():
-                    (facts.binds if table is top else facts.changes).add(name.get_name())
-    names = facts.reads | facts.binds
-    for part in ast.walk(node):
-        if isinstance(part, CODE):
-            facts.has_code = True
-            # A function without others in it, which does not name itself, can only be called;
-            # to a decorator it is handed.
-            given = getattr(node, "decorator_list", []) or facts.binds & facts.reads
-            facts.gives_code |= part is not node or bool(given)
-        if isinstance(part, ast.alias) and part.name == "*":
-            raise SyntaxError("it may bind any name")
-        if isinstance(part, ast.AugAssign):
-            facts.reads |= _bases(part.target) & names
-    changes, calls_on = _in_place(whole)
-    facts.changes |= changes & names
-    facts.calls_on |= calls_on & names
-    return facts
+        for symbol in table.get_symbols():
+            if table is top or symbol.is_global():
+                if symbol.is_referenced():
+                    found.reads.add(symbol.get_name())
+                if symbol.is_assigned() or symbol.is_imported():
+                    (found.binds if table is top else found.changes).add(symbol.get_name())
+    names = found.reads | found.binds
+    loops = [node.iter] if isinstance(node, ast.For) else []
+    loops += [item.context_expr for item in node.items] if isinstance(node, ast.With) else []
+    if loops:  # its own variables it binds before its body reads them
+        own = [node.target] if isinstance(node, ast.For) else []
+        own += [i.optional_vars for i in node.items if i.optional_vars] if not own else []
+        found.reads -= set().union(*map(_bases, own)) - set().union(*map(_bases, loops))
+    found.reads |= {
+        n for p in inside if isinstance(p, ast.AugAssign) for n in _bases(p.target)
+    } & names
+    if isinstance(node, ast.Assign | IMPORT | ast.FunctionDef | ast.ClassDef):
+        maybe = any(isinstance(part, ast.NamedExpr) for part in inside)
+        found.surely = set() if maybe else set(found.binds)
+    changes, calls_on = _in_place(inside)
+    found.changes |= changes & names
+    found.calls_on |= calls_on & names
+    return found
 
 
-def _in_place(node: ast.stmt) -> tuple[set[str], set[str]]:
+def _in_place(inside: Sequence[ast.AST]) -> tuple[set[str], set[str]]:
     """Return into which names a statement assigns, and of which a call may change the value."""
     changes, calls_on, loops = set[str](), set[str](), []
-    for part in ast.walk(node):
+    for part in inside:
         match part:
             case ast.Attribute() | ast.Subscript() if not isinstance(part.ctx, ast.Load):
                 changes |= _bases(part)

@@ -46,7 +46,6 @@ MIN_COMPARED = 3  # outputs
 TACTLESS = re.compile(r"\b(simply|obviously|trivially|of course|clearly)\b", re.IGNORECASE)
 NEEDS_ALT = {"explore", "show", "Image", "SVG"}
 MINUTES = re.compile(r"\*\*(\d+) minutes to read, (\d+) more for the exercises\.\*\*")
-MARKED_FURTHER = re.compile(r"\bfurther parts?\b|\bFurther:|\(further\)", re.IGNORECASE)
 TRY_IT = re.compile(r"^\*\*Try it\.\*\*", re.MULTILINE)
 # A sentence of its own in brackets; what it is about would stand without it, or deserves a place.
 IN_BRACKETS = r"\((?:[^()]|\([^()]*\))*"
@@ -136,19 +135,6 @@ def library_names() -> set[str]:
         imported = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.ImportFrom)]
         names |= {alias.name for statement in imported for alias in statement.names}
     return {name for name in names if not name.startswith("_")}
-
-
-def has_its_module_and_tests(chapter):
-    match = re.fullmatch(r"\d\d_([a-z_]+)", chapter.stem)
-    if not match:
-        return [f"{chapter.stem} is not NN_topic"]
-    places = [f"lib/firsttoken/{match[1]}.py", f"tests/test_{match[1]}.py"]
-    packages = [f"lib/firsttoken/{match[1]}", f"tests/{match[1]}"]
-    return [
-        f"no {place}"
-        for place, package in zip(places, packages, strict=True)
-        if not (ROOT / place).exists() and not (ROOT / package / "__init__.py").exists()
-    ]
 
 
 def has_the_sections_in_order(chapter):
@@ -346,16 +332,6 @@ def marks_its_further_parts(chapter):
     ]
 
 
-def says_which_exercises_need_more(chapter):
-    complaints, heading, core = [], "", reading.core(chapter.notebook)
-    for cell in chapter.section("Exercises"):
-        if cell.cell_type == "markdown" and cell in core:
-            heading = (re.findall(r"^### .*", cell.source, re.MULTILINE) or [heading])[-1]
-            if MARKED_FURTHER.search(cell.source) and "(further)" not in heading:
-                complaints.append(f"{cell.id}: '{heading}' does not say '(further)'")
-    return complaints
-
-
 def claims_in_folded_cells(chapter):
     exercises = chapter.section("Exercises")
     return [
@@ -364,30 +340,6 @@ def claims_in_folded_cells(chapter):
         if reading.is_folded(cell) and cell not in exercises
         if any(isinstance(node, ast.Assert) for node in ast.walk(parsed(cell)))
     ]
-
-
-def wanted_names(stub) -> set[str]:
-    """Return what a reader is to write: the functions of a stub, and what it sets to `...`."""
-    wanted = [
-        node
-        for node in parsed(stub).body
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) or ast.unparse(node).endswith("= ...")
-    ]
-    return defined_names(ast.Module(wanted, []))
-
-
-def solves_by_other_names(chapter):
-    cells, complaints = chapter.notebook.cells, []
-    for number, parts in exercise_cells(chapter).items():
-        stub, solution = cells[parts["stub"][0]], cells[parts["solution"][0]]
-        wanted = {f"{name}_solution" for name in wanted_names(stub)}
-        given = defined_names(parsed(solution))
-        taken = {name for name in given if not name.endswith("_solution")}
-        taken |= given & defined_names(parsed(stub))
-        complaints += [f"exercise {number}: no {name}" for name in sorted(wanted - given)]
-        complaints += [f"exercise {number}: its solution sets {name}" for name in sorted(taken)]
-        complaints += [] if wanted else [f"exercise {number}: its stub leaves nothing open"]
-    return complaints
 
 
 def plays(cell) -> bool:
@@ -440,7 +392,6 @@ def has_no_asides(chapter):
 
 
 RULES = [
-    has_its_module_and_tests,
     has_the_sections_in_order,
     begins_with_its_title,
     has_small_cells,
@@ -458,9 +409,7 @@ RULES = [
     fits_one_reading,
     prints_its_minutes,
     marks_its_further_parts,
-    says_which_exercises_need_more,
     claims_in_folded_cells,
-    solves_by_other_names,
     can_be_played_with,
     can_be_changed_as_invited,
     has_no_asides,
@@ -581,64 +530,28 @@ def drop(find: str):
     return mutate
 
 
-def renamed(chapter):
-    return chapter._replace(stem="04_cache_of_keys")
-
-
-def stripped_of_its_kernel(chapter):
-    chapter.notebook.metadata.pop("kernelspec")
-    return chapter
-
-
-def with_widget_state(chapter):
-    chapter.notebook.metadata.widgets = {}
-    return chapter
-
-
-def with_equal_ids(chapter):
-    chapter.notebook.cells[1].id = chapter.notebook.cells[2].id
-    return chapter
-
-
-PRINTED = "**{} minutes to read, 60 more for the exercises.**"
 PICTURE = nbformat.v4.new_output("display_data", data={"image/png": "", "text/plain": "<Figure>"})
 BAD = {
-    has_its_module_and_tests: [renamed, lambda c: c._replace(stem="kv_cache")],
-    has_the_sections_in_order: [
-        drop("## Decide"),
-        edit("markdown", "## Explain", source="## Explanation"),
-        edit("markdown", "This cell", source="## Build"),
-    ],
+    has_the_sections_in_order: [drop("## Decide")],
     begins_with_its_title: [drop("# The KV cache")],
     has_small_cells: [
         add("x = 1\n" * 16),
-        add(""),
-        add("x = 1", metadata={"tags": ["remove-input"]}),
         add("x = 1  # " + "a" * 80),
         add("x = 1", metadata={"tags": ["hide-input"]}),
         lambda c: [cell.update(source="x = 1\n" * 7) for cell in c.code if not tags(cell)] and c,
     ],
     says_what_each_cell_is_for: [drop("Check it:")],
-    predicts_and_explores: [
-        edit("code", "quiz", source="answer = 2"),
-        edit("code", "explore", source="draw_line(2)"),
-    ],
+    predicts_and_explores: [edit("code", "quiz", source="answer = 2")],
     has_complete_exercises: [
-        drop("answer_2 = ..."),
         drop("answer_1_solution"),
         drop("Hint"),
         edit("code", "answer_1_sol", metadata={"tags": ["exercise-1-solution", "hide-cell"]}),
-        edit("code", "check(answer_1", source="result = check(answer_1, 1)"),
         edit("code", "check(answer_1", source="answer_1 == 1"),
-        edit("markdown", "## Exercises", source="Some text."),
         lambda c: [cell.update(source="### Sum") for cell in c.text if "bug" in cell.source] and c,
         lambda c: [cell.metadata.pop("tags") for cell in c.code if "answer_3" in cell.source] and c,
     ],
     is_stored_clean: [
-        with_widget_state,
         add("total", outputs=[OUTPUT]),
-        add("total", outputs=[OUTPUT], execution_count=3, metadata={"tags": ["keep_output"]}),
-        add("total", outputs=[OUTPUT], metadata=KEPT),
         add("total", execution_count=3, metadata=KEPT),
         add("total", outputs=[PICTURE], execution_count=3, metadata=KEPT),
         add("total", metadata={"execution": {"shell.execute_reply": "2026-11-20T08:00:00Z"}}),
@@ -646,103 +559,40 @@ BAD = {
     compares_outputs: [drop("total + 1")],
     has_alternative_text: [
         edit("markdown", "This cell", source="![](a.png)"),
-        edit("markdown", "This cell", source='<img src="a.png">'),
         edit("markdown", "This cell", source='<img src="a.png" alt="">'),
-        add("show(figure)"),
         add("explore(draw_line, batch=[1, 2])"),
-        add("plt.show()"),
     ],
-    is_kind: [
-        edit("markdown", "This cell", source="Obviously, it adds."),
-        edit("markdown", "This cell", source="It is of course a sum."),
-    ],
+    is_kind: [edit("markdown", "This cell", source="Obviously, it adds.")],
     cites_by_links: [
         edit("markdown", "This cell", source="See {cite:t}`kwon2023`."),
-        edit("markdown", "## References", source="## References\n[A 2020](https://example.org)"),
         edit("markdown", "This cell", source="[Kwon 2023](https://arxiv.org/abs/2309.06180)"),
     ],
-    runs_anywhere: [stripped_of_its_kernel, with_equal_ids],
+    runs_anywhere: [lambda c: c.notebook.metadata.pop("kernelspec") and c],
     defines_nothing_the_library_has: [
         add("def kv_cache_bytes(arch):\n    return 0"),
-        add("KVCache = dict"),
         add("for GB in range(3):\n    pass"),
-        add("def check_test(test):\n    return True"),
     ],
-    uses_nothing_forbidden: [add("!pip install torch"), add("from sys import path")],
+    uses_nothing_forbidden: [add("!pip install torch")],
     fits_one_reading: [
         edit("markdown", "This cell", source="word " * MAX_WORDS),
-        lambda c: c.notebook.update(cells=c.notebook.cells[:20]) or c,
-        lambda c: c.notebook.cells.extend(nbformat.v4.new_code_cell("x") for _ in range(15)) or c,
         edit("markdown", "### Further", source="### A proof", metadata={}),
     ],
-    prints_its_minutes: [
-        drop("minutes to read"),
-        edit("markdown", "minutes to read", source="**Half an hour to read.**"),
-        edit("markdown", "minutes to read", source=PRINTED.format(1)),
-        lambda c: c.notebook.cells.insert(2, c.notebook.cells[2]) or c,
-        add("x = 1\n" * 40),
-        edit("markdown", "## Question", source="## Question, asked elsewhere"),
-    ],
+    prints_its_minutes: [drop("minutes to read"), add("x = 1\n" * 40)],
     marks_its_further_parts: [
         edit("markdown", "### Further", source="### Further: why\n\nIt adds."),
-        edit("markdown", "### Further", source="#### Further: why"),
-        edit("markdown", "### Further", source="### Why it adds"),
-        edit("markdown", "### Further", source="### Further: "),
         edit("markdown", "### Further", metadata={}),
-        edit("markdown", "### Further", metadata={reading.COLLAPSED: False}),
-        edit("markdown", "This cell", source="### Further: why"),
-        edit("markdown", "This cell", source="It adds.\n\n### Further: why"),
         edit("markdown", "## Where", source="The end.\n\n## Where this lives in real systems"),
     ],
-    says_which_exercises_need_more: [
-        edit("markdown", "### Find the bug", source="### Extend\n\nRead the further part first."),
-        edit("markdown", "Check it:", source="See “Further: why it adds”."),
-    ],
-    claims_in_folded_cells: [
-        edit("code", "claim(", source="assert total == 19"),
-        edit("code", "claim(", source="def draw_it(ax):\n    assert total == 19"),
-    ],
-    solves_by_other_names: [
-        edit("code", "answer_1_sol", source="answer_1 = 1"),
-        edit("code", "answer_1_sol", source="half = 0.5\nanswer_1_solution = 2 * half"),
-        edit("code", "answer_1_sol", source="answer_1 = answer_1_solution = 1"),
-        edit("code", "answer_1_sol", source="pass"),
-        edit("code", "answer_1_sol", source="other_solution = 1"),
-        edit("code", "answer_1 = ...", source="answer_1_solution = answer_1 = ..."),
-        edit("code", "answer_1 = ...", source="def mended():\n    return 0\n\n\nanswer_1 = ..."),
-        edit("code", "answer_1 = ...", source="answer_1 = answer_1b = ..."),
-        edit("code", "answer_1 = ...", source="answer_1 = 0"),
-    ],
+    claims_in_folded_cells: [edit("code", "claim(", source="assert total == 19")],
     can_be_played_with: [
         lambda c: drop("**Try it.**")(c) and drop("rows = 1")(c),
-        edit("code", "explore(", source="live.View()"),
-        edit("code", "explore(", source="cache()"),
         drop("**Try it.**"),
-        drop("rows = 1"),
         edit("code", "rows = 1", metadata={}),
-        edit("code", "rows = 1", metadata={"invited": []}),
-        edit("markdown", "**Try it.**", source="Set `rows` to 2. **Try it.**"),
-        edit("markdown", "This cell adds.", source="**Try it.** Set `total` to 1."),
-        add("total = 3", metadata={"invited": [{"from": "3", "to": "4"}]}),
     ],
-    can_be_changed_as_invited: [
-        edit("code", "rows = 1", source="rows = 2"),
-        edit("code", "rows = 1", source="rows = 1\nn_rows = 1"),
-        edit("code", "rows = 1", metadata={"invited": [{"from": "rows = 1", "to": "rows = 1"}]}),
-        edit("code", "rows = 1", metadata={"invited": [{"from": "rows = 1"}]}),
-    ],
+    can_be_changed_as_invited: [edit("code", "rows = 1", source="rows = 2")],
     has_no_asides: [
-        edit("markdown", "This cell", source=source)
-        for source in (
-            "It adds. (On log axes, it multiplies.)",
-            "(It adds.) So it is a sum.",
-            "It adds (exactly). (Does it?) It does.",
-            "It adds. (See `total` (above).)\n\nIt does.",
-            "It adds. (It multiplies on log axes).",
-            "- It adds. (Nothing\n  else.)",
-            "It *adds.* (*Nothing* else.)",
-            "$$\na = b\n$$\n(So says $x$.)",
-        )
+        edit("markdown", "This cell", source="It adds (exactly). (Does it?) It does."),
+        edit("markdown", "This cell", source="It adds. (It multiplies on log axes)."),
     ],
 }
 
@@ -755,45 +605,8 @@ def test_good_chapter_keeps_every_rule():
 
 @pytest.mark.parametrize(
     ("rule", "mutate"),
-    [
-        (
-            says_which_exercises_need_more,
-            edit("markdown", "### Find", source="### 1. Derive (further)"),
-        ),
-        (
-            claims_in_folded_cells,
-            edit("code", "check(answer_1", source="assert check(answer_1, 1)"),
-        ),
-        (
-            solves_by_other_names,
-            edit("code", "answer_1_sol", source="import math\n\nanswer_1_solution = math.e"),
-        ),
-        (solves_by_other_names, edit("code", "answer_1 =", source="given = 2\nanswer_1 = ...")),
-        (can_be_played_with, edit("code", "rows = 1", source="live.cache()", metadata={})),
-        (
-            has_no_asides,
-            edit("markdown", "This cell", source="It adds (Kwon et al.) a row (see 4)."),
-        ),
-    ],
-    ids=lambda function: function.__name__,
-)
-def test_rule_accepts(rule, mutate):
-    assert rule(mutate(good_chapter())) == []
-
-
-@pytest.mark.parametrize(
-    ("rule", "mutate"),
     [(rule, mutate) for rule in RULES for mutate in BAD[rule]],
     ids=lambda function: function.__name__,
 )
 def test_rule_rejects(rule, mutate):
     assert rule(mutate(good_chapter())) != []
-
-
-def test_a_cell_to_look_up_has_eight_lines_at_most():
-    cells = [nbformat.v4.new_code_cell("x = 1\n" * n) for n in (8, 9)]
-    longer, fits = (
-        Chapter("A_x", nbformat.v4.new_notebook(cells=[c])) for c in (cells[1], cells[0])
-    )
-    assert fits_a_glance(fits) == []
-    assert fits_a_glance(longer) == [f"{cells[1].id}: 9 lines", "median of 9 lines"]

@@ -15,17 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firsttoken import interview
-from firsttoken.exercises.page import script_tag, section_link, style_tag
-from firsttoken.interview import QUESTIONS, Choice, Explain, Number, chapter, draw, score_by_topic
+from firsttoken.exercises.page import section_link
+from firsttoken.interview import QUESTIONS, Choice, Explain, Number, draw, score_by_topic
 from firsttoken.interview.page import N_DRAWN, mock_interview
 from firsttoken.interview.question import MINUTES
-from firsttoken.interview.questions import costs, facts
+from firsttoken.interview.questions import costs
 from firsttoken.start import CHAPTERS
 from test_chapters import ASIDE, TACTLESS
 
 NUMBERS = [question for question in QUESTIONS if isinstance(question, Number)]
 CHOICES = [question for question in QUESTIONS if isinstance(question, Choice)]
-EXPLAINS = [question for question in QUESTIONS if isinstance(question, Explain)]
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 
 # Worked again by hand, from what the question itself says; nothing here calls the library.
@@ -117,9 +116,6 @@ def headings(stem: str) -> list[str]:
     return found
 
 
-# What every question keeps.
-
-
 def test_enough_questions_of_every_kind_for_every_chapter():
     assert len(QUESTIONS) >= 80
     assert set(Counter(q.chapter for q in QUESTIONS)) == set(CHAPTERS)
@@ -158,9 +154,6 @@ def test_the_voice_of_the_book():
         assert len(lines) <= 6 and all(len(line) <= 72 for line in lines), question.id
 
 
-# Numbers.
-
-
 def test_each_number_is_what_one_gets_by_hand_and_three_digits_of_it_are_enough():
     """No rounding is ambiguous: the answer to three digits is right, in any of its units."""
     assert set(BY_HAND) == set(names(NUMBERS))
@@ -186,25 +179,6 @@ def test_every_slip_is_wrong_and_hears_why():
         assert len({f"{value:.3g}" for value in values}) == len(values), question.id
 
 
-def test_the_slips_about_latents_are_what_one_gets_by_hand():
-    """Twice the latent, no rotary key, one of each for 128 heads, one layer."""
-    asked = next(q for q in NUMBERS if q.id == "attention-mla-token")
-    slips = [float(wrong()) for wrong, _ in asked.slips]
-    assert slips == [61 * 1088 * 2, 61 * 512 * 2, 61 * 576 * 2 * 128, 576 * 2]
-
-
-def test_models_are_described_by_their_shapes():
-    """As published; heads are named once where each query has its own."""
-    assert facts._shape("Llama-3.1-8B") == (
-        "Llama-3.1-8B has 8.03 billion parameters, 32 layers, 32 query heads, 8 KV heads and heads "
-        "of 128 numbers."
-    )
-    assert facts._shape("Llama-2-13B") == (
-        "Llama-2-13B has 13.02 billion parameters, 40 layers, 40 KV heads and heads of 128 numbers."
-    )
-    assert costs._bits_per_byte(3 * math.log(2), 2) == "1.50"
-
-
 def test_the_library_answers():
     """A change of a formula changes the answer: nothing is typed."""
     asked = next(q for q in NUMBERS if q.id == "cache-70b-token")
@@ -212,22 +186,6 @@ def test_the_library_answers():
         patch.setattr(costs, "kv_cache_bytes", lambda *a, **k: 1.0)
         assert asked.answer() == 1.0
     assert asked.answer() == BY_HAND["cache-70b-token"]
-
-
-def test_the_most_common_slips_have_a_message():
-    """GiB for GB, and keys without values, wherever the question is one of cache or file sizes."""
-    sizes = [q for q in NUMBERS if q.unit == "GB"]
-    assert len(sizes) >= 5
-    for question in sizes:
-        right, said = question.quiz.grade(question.answer() * 1e9 / 2**30)
-        assert not right and "GiB" in said, question.id
-    tokens = [q for q in NUMBERS if q.id.startswith("cache-70b")]
-    for question in tokens:
-        right, said = question.quiz.grade(question.answer() / 2)
-        assert not right and "Keys and values" in said
-
-
-# Choices and explanations.
 
 
 def test_one_option_is_right_and_each_wrong_one_hears_why():
@@ -248,33 +206,6 @@ def test_the_right_option_does_not_show_by_its_length_or_place():
     assert max(places.values()) <= 0.5 * len(CHOICES)
 
 
-def test_an_explanation_has_points_and_a_model_answer():
-    for question in EXPLAINS:
-        points = list(question.points)
-        n = len(points)
-        assert 3 <= n <= 5, question.id
-        assert len(question.model_answer) > 2 * max(map(len, points)), question.id
-        assert question.quiz.grade(points)[0], question.id
-        assert question.quiz.grade(points[:-1]) == (False, f"{n - 1} of {n} points.")
-
-
-def test_bad_questions_are_refused():
-    good = {"id": "a-b", "chapter": "00_start", "section": "s", "level": 1, "text": "?"}
-    for change, message in (
-        ({"chapter": "18_more"}, "chapter of a-b must be one of"),
-        ({"level": 4}, "level of a-b must be 1, 2 or 3; got 4"),
-        ({"level": 0}, "level of a-b must be 1, 2 or 3; got 0"),
-        ({"section": " "}, "section of 'a-b' must be text"),
-        ({"text": "\n"}, "text of 'a-b' must be text"),
-        ({"id": " "}, "id of ' ' must be text"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            Explain(**{**good, **change}, worked="w", points=("a", "b", "c"))
-
-
-# The draw.
-
-
 @given(seed=st.integers(0, 10**6), n=st.integers(0, 130), data=st.data())
 def test_every_chapter_gives_one_before_any_gives_a_second(seed, n, data):
     pool = data.draw(st.lists(st.sampled_from(QUESTIONS), unique=True))
@@ -292,33 +223,6 @@ def test_every_chapter_gives_one_before_any_gives_a_second(seed, n, data):
     assert names(draw(pool, n, np.random.default_rng(seed))) == names(drawn)
 
 
-def test_a_draw_without_regard_to_topics_is_not_balanced():
-    """So the law above would notice it."""
-    rng = np.random.default_rng(0)
-    drawn = [QUESTIONS[i] for i in rng.permutation(len(QUESTIONS))[:10]]
-    assert len({q.chapter for q in drawn}) < 10
-
-
-def test_every_question_gets_its_turn():
-    """Each is drawn with probability above 0.06; 400 draws miss one of 111 with p < 2e-9."""
-    rng = np.random.default_rng(1)
-    seen = {q.id for _ in range(400) for q in draw(QUESTIONS, N_DRAWN, rng)}
-    assert seen == set(names(QUESTIONS))
-
-
-# The score.
-
-
-def test_the_score():
-    first, second, third = QUESTIONS[0], QUESTIONS[1], QUESTIONS[-1]
-    rows = score_by_topic([third, first, second], [0.25, 1, 0])
-    assert [(row.chapter, row.n_questions, row.points) for row in rows] == [
-        ("00_start", 2, 1),
-        ("17_engine", 1, 0.25),
-    ]
-    assert [names(row.missed) for row in rows] == [[second.id], [third.id]]
-
-
 @given(shares=st.lists(st.floats(0, 1), max_size=len(QUESTIONS)))
 def test_no_point_is_lost(shares):
     drawn = QUESTIONS[: len(shares)]
@@ -328,45 +232,11 @@ def test_no_point_is_lost(shares):
     assert sum(len(row.missed) for row in rows) == sum(share < 1 for share in shares)
 
 
-def test_bad_draws_and_shares_are_refused():
-    with pytest.raises(ValueError, match="n must not be negative, got -1"):
-        draw(QUESTIONS, -1, np.random.default_rng(0))
-    for shares in ([1], [1, 2], [0, -0.1]):
-        with pytest.raises(ValueError, match="shares must"):
-            score_by_topic(QUESTIONS[:2], shares)
-
-
 # The page; what it does in a browser is in tests/check/browser/test_interview.py.
 
 
 def parsed(shown) -> BeautifulSoup:
     return BeautifulSoup(shown._repr_html_(), "html.parser")
-
-
-def test_a_chapter_shows_all_of_its_questions():
-    """Each with how hard it is and how long it takes."""
-    shown = chapter("12_speculative")
-    here = [q for q in QUESTIONS if q.chapter == "12_speculative"]
-    page = parsed(shown)
-    assert len(page.select(".ft-exercise.ft-quiz")) == len(here)
-    assert [about.text for about in page.select("p.ft-about")] == [
-        f"Difficulty {q.level}, {({1: 2, 2: 3, 3: 5})[q.level]} minutes" for q in here
-    ]
-    (outer,) = page.find_all(recursive=False)
-    assert outer["class"] == ["ft-questions"]  # what the style sheet knows it by
-    assert repr(shown) == "\n".join(repr(q.quiz) for q in here)
-    with pytest.raises(ValueError, match="stem must be a chapter's"):
-        chapter("12")
-
-
-def test_a_page_brings_its_styles_and_scripts_once():
-    for shown, more in ((chapter("12_speculative"), []), (mock_interview(), ["interview"])):
-        html = shown._repr_html_()
-        assert html.count("<script>") == html.count("<style>") == 1
-        for style in ("exercises/exercises.css", "interview/interview.css"):
-            assert style_tag(style)[7:-8] in html
-        for script in ("exercises/store", "exercises/quizzes", *(f"interview/{m}" for m in more)):
-            assert script_tag(f"{script}.js").splitlines()[1] in html
 
 
 def test_the_page_has_every_part_that_its_script_looks_for():
@@ -381,62 +251,6 @@ def test_the_page_has_every_part_that_its_script_looks_for():
         "n": N_DRAWN,
         "minutes": {str(level): minutes for level, minutes in MINUTES.items()},
     }
-
-
-def test_the_mock_interview_holds_every_question_and_where_to_read():
-    page = parsed(mock_interview())
-    cards = page.find(class_="ft-pool").find_all(recursive=False)
-    links = page.select(".ft-reading > li")
-    for card, link, question in zip(cards, links, QUESTIONS, strict=True):
-        assert card["data-question"] == link["data-question"] == question.id
-        assert (card["data-chapter"], card["data-level"]) == (question.chapter, str(question.level))
-        assert card["data-label"] == CHAPTERS[question.chapter].label
-        assert len(card.find_all(class_="ft-quiz")) == 1
-        assert question.section in link.text
-    said = repr(mock_interview())
-    assert f"{N_DRAWN} out of {len(QUESTIONS)} questions" in said
-    assert said.endswith("drawn in the page: JupyterLab and the site show it.")
-
-
-def test_what_the_page_says_before_the_script_runs():
-    """All parts but one note are hidden, and every topic and level is ticked."""
-    page = parsed(mock_interview())
-    for aside in page.select("template, script, style, .ft-reading"):
-        aside.extract()
-    labels = [about.label for about in CHAPTERS.values()]
-    levels = ["1, a fact and one step", "2, two ideas"]
-    levels += ["3, a decision, a diagnosis, or several steps"]
-    assert list(page.stripped_strings) == [
-        "The mock interview needs scripts. The questions below do not.",
-        *("Topics", "All", "None", *labels, "Difficulty", *levels, "Start the interview"),
-        *("Back", "End now", "Score by topic", "Topic", "Points", "Read again", "New interview"),
-    ]
-    hidden = page.select("[hidden]")
-    assert [part["class"][0] for part in hidden] == ["ft-setup", "ft-run", "ft-report"]
-    outside = page.find(class_="ft-interview").find_all(recursive=False)
-    assert [part["class"][0] for part in outside if part not in hidden] == ["ft-off"]
-    boxes = page.select("form.ft-setup label > input[type=checkbox]")
-    assert all(box.has_attr("checked") for box in boxes)
-    chosen = [(box["name"], box["value"]) for box in boxes]
-    assert chosen == [("chapter", stem) for stem in CHAPTERS] + [("level", n) for n in "123"]
-
-
-def test_the_page_is_said_aloud_as_it_is_seen():
-    """Focus goes to headings, the count is a status, and only one button sends the form."""
-    page = parsed(mock_interview())
-    for aside in page.select(".ft-pool"):
-        aside.extract()
-    headings = page.select("[role=heading][aria-level='3'][tabindex='-1']")
-    assert [heading["class"] for heading in headings] == [["ft-where"], ["ft-result"]]
-    assert page.select_one("[role=status]")["class"] == ["ft-matching"]
-    assert page.select_one("[role=timer]")["class"] == ["ft-time"]
-    assert [button["class"] for button in page.select("button[type=submit]")] == [["ft-start"]]
-    assert len(page.select("button[type=button]")) == len(page.select("button")) - 1
-    assert [head["scope"] for head in page.select("thead th")] == ["col"] * 3
-    form = page.select_one("form.ft-setup")
-    assert (form["method"], form["autocomplete"]) == ("dialog", "off")
-    # JupyterLab's single-letter commands would act on what is typed as an answer.
-    assert page.select_one(".ft-interview")["data-lm-suppress-shortcuts"] == "true"
 
 
 def test_the_appendix_shows_every_chapter():

@@ -16,8 +16,7 @@ import pytest
 import torch
 
 import parallel_jobs
-from firsttoken.parallel import pipeline_bubble
-from firsttoken.parallel_torch import Workers, rank_of, run_pipeline
+from firsttoken.parallel_torch import Workers, rank_of
 from firsttoken.parallel_torch.tensor import model_directory
 
 TARGET = model_directory("target")
@@ -71,23 +70,6 @@ def test_an_end_is_one_error_and_leaves_nobody(n, job, arguments, error, said):
     workers.close()  # once more does no harm
 
 
-def test_a_fork_works_with_them_and_does_not_stop_them():
-    """As where a test goes two ways from one point; what ends there lives on here."""
-    with Workers(2) as workers:
-        child = os.fork()
-        if not child:
-            code = 1
-            try:
-                code = 0 if workers.call(rank_of) == [0, 1] else 2
-                workers.close()
-            finally:
-                os._exit(code)
-        assert os.waitpid(child, 0)[1] == 0
-        assert workers.call(rank_of) == [0, 1]
-        pids = workers.pids
-    assert gone(pids)
-
-
 def test_no_orphan_when_whoever_started_them_is_killed():
     """It is busy with a job that never asks whether anybody waits."""
     program = (
@@ -103,15 +85,6 @@ def test_no_orphan_when_whoever_started_them_is_killed():
         assert len(pids) == 1 and all(map(alive, pids))
         starter.kill()
     assert gone(pids)
-
-
-def test_waiting_stages_have_the_bubble_of_the_formula():
-    """Stages that wait take no core; the bubble cannot be smaller, and noise only adds to it."""
-    tokens = [list(range(5 + i, 25 + i)) for i in range(4)]
-    with Workers(4) as workers:
-        run = run_pipeline(workers, tokens, 4, 2, device_s=0.5)
-    assert run.bubble > pipeline_bubble(4, 2) - 0.1
-    assert run.bubble > pipeline_bubble(2, 2)
 
 
 def test_a_quick_run_of_the_benchmark(monkeypatch, tmp_path, capsys):

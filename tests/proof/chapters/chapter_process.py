@@ -22,11 +22,8 @@ from types import FunctionType, ModuleType, NoneType
 from typing import Any
 
 import joblib
-import numpy as np
 import tqdm
 from IPython.core.interactiveshell import InteractiveShell
-from matplotlib.axes import Axes
-from matplotlib.collections import Collection
 from traitlets.config import Config
 
 from firsttoken.llama import Llama
@@ -50,7 +47,6 @@ class Reader:
         self.ever_constant, self.not_constant = set[str](), set[str]()
         explore = importlib.import_module("firsttoken.explore")
         explore.display = self._keep
-        explore._Stage.drawing = never_empty(explore._Stage.drawing)
 
     def _keep(self, box: Any, _face: Any) -> None:
         self.figures.append((self.cell, box))
@@ -71,10 +67,7 @@ class Reader:
         return done.result
 
     def run_twice(self, cell: str, source: str) -> Any:
-        """Do as `run`, and again, as readers do who press a key once more: nothing may change.
-
-        What takes long mostly measures; to do that twice would take minutes.
-        """
+        """Do as `run`, and again, as readers do; but what takes long mostly measures."""
         start_s = processor_s()
         value = self.run(cell, source)
         return self.run(cell, source) if processor_s() - start_s < TWICE_BELOW_S else value
@@ -125,32 +118,6 @@ def processor_s() -> float:
     return sum(os.times()[:4])
 
 
-def never_empty(drawing: Callable) -> Callable:
-    """Return the drawing of a frame that complains of a frame whose axes hold nothing."""
-
-    def checked(stage: Any, indices: tuple[int, ...]) -> str:
-        drawn = drawing(stage, indices)
-        empty = [k for k, ax in enumerate(stage._figure.axes) if ax.axison and not holds(ax)]
-        if empty:
-            raise ValueError(f"nothing is drawn on axes {empty}")
-        return drawn
-
-    return checked
-
-
-def holds(ax: Axes) -> bool:
-    """Return whether something drawn lies within the axes."""
-    drawn = [*ax.lines, *ax.patches, *ax.collections, *ax.images, *ax.texts]
-    boxes = [
-        ax.transData.transform_bbox(artist.get_datalim(ax.transData))
-        if isinstance(artist, Collection)  # it does not know its extent
-        else artist.get_window_extent()
-        for artist in drawn
-        if artist.get_visible()
-    ]
-    return any(np.isfinite(box.extents).all() and ax.bbox.overlaps(box) for box in boxes)
-
-
 class CellError(Exception):
     """What a cell or a figure of it did instead of working."""
 
@@ -193,21 +160,10 @@ def main(request: dict) -> dict:
         reader.use_solutions()
         return check(step)
 
-    def restarted() -> None:
-        """Go on in the middle, in a kernel that knows nothing: no name, or all is as it should."""
-        for step in steps[len(steps) // 2 :]:
-            try:
-                reader.run(step["cell"], step["source"])
-            except CellError as error:
-                if not isinstance(error.__cause__, NameError):
-                    raise
-
-    tries, wrong = tries_of(steps)
-    report["complaints"] += wrong
+    tries = tries_of(steps)
     left_out = {index: "" for index, step in enumerate(steps) if step["further"]}
     apart = False
     try:
-        branch("restarted in the middle", restarted)
         for index, step in enumerate(steps):
             if step["further"] and not apart:
                 apart = True
@@ -244,17 +200,17 @@ def main(request: dict) -> dict:
     return report
 
 
-def tries_of(steps: Sequence[dict]) -> tuple[list[tuple[str, int, str]], list[str]]:
-    """Return what to call each edit, the cell and its source then; and which edits are none."""
-    tries, wrong = [], []
-    for index, step in enumerate(steps):
-        for edit in step["invited"]:
-            what = f"{step['cell']}: {edit['from']!r} → {edit['to']!r}"
-            if step["source"].count(edit["from"]) == 1:
-                tries.append((what, index, step["source"].replace(edit["from"], edit["to"])))
-            else:
-                wrong.append(f"{what}: not once in the cell")
-    return tries, wrong
+def tries_of(steps: Sequence[dict]) -> list[tuple[str, int, str]]:
+    """Return for each edit what to call it, its cell, and the source of that then."""
+    return [
+        (
+            f"{step['cell']}: {edit['from']!r} → {edit['to']!r}",
+            index,
+            step["source"].replace(edit["from"], edit["to"]),
+        )
+        for index, step in enumerate(steps)
+        for edit in step["invited"]
+    ]
 
 
 def is_constant(value: Any) -> bool:

@@ -43,10 +43,9 @@ def run_chapter(
 
     Every edit that a cell invites is made, and all cells below that it can reach must still run
     (`reach.py`); there, as for a reader, a claim that does not hold is no error. Without its
-    further parts the chapter must run, too. And every answer to an exercise is checked. From its
-    middle on, in a kernel that was started again, each cell does what it says or misses a name. At
-    the end of the run and of each other branch the sliders of its cells are moved, since a later
-    cell may have taken a name of theirs.
+    further parts the chapter must run, too. And every answer to an exercise is checked. At the
+    end of the run and of each edit's branch the sliders of its cells are moved, since a later cell
+    may have taken a name of theirs.
     """
     needed = {cell.id for cell in core(chapter.notebook)}
     steps = [

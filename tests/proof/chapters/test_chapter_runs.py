@@ -20,25 +20,16 @@ def test_chapter_runs(path):
     assert report.complaints == []
     assert report.verdicts == {key: key[1] == "solution" for key in report.verdicts}
     assert len(report.answered) == len(answers), "an answer to an exercise that is not there"
-    wrong = [(a.what, s) for a, s in report.answered.items() if not s.startswith(a.expected)]
+    wrong = [(a, s) for a, s in report.answered.items() if not s.startswith(a.expected)]
     assert wrong == []
 
 
-# The run itself.
-
-
-def chapter_that_runs(check: str = "def check(answer, right): return answer == right") -> Chapter:
+def chapter_that_runs() -> Chapter:
     """Return the small chapter with stand-ins for what it calls."""
     chapter = good_chapter()
-    chapter.notebook.cells[:0] = [
-        nbformat.v4.new_code_cell(
-            f"{check}\n"
-            "def quiz(*args, **kwargs): pass\n"
-            "def explore(*args, **kwargs): pass\n"
-            "def claim(holds, sentence): pass\n"
-            "draw_line = None"
-        )
-    ]
+    stands_in = "def check(answer, right): return answer == right\ndraw_line = None\n"
+    stands_in += "def quiz(*args, **kwargs): pass\nexplore = claim = quiz"
+    chapter.notebook.cells.insert(0, nbformat.v4.new_code_cell(stands_in))
     return chapter
 
 
@@ -78,30 +69,12 @@ def test_an_exercise_that_does_not_check_is_found(tmp_path):
     assert run_chapter(chapter, tmp_path) == (verdicts, {}, [])
 
 
-def test_a_solution_that_changes_what_the_check_says_is_found(tmp_path):
-    chapter = chapter_that_runs("from firsttoken.exercises import check")
-    edit("code", "answer_2_sol", source="answer_2, answer_2_solution = 5, 2")(chapter)
-    verdicts = run_chapter(chapter, tmp_path).verdicts
-    assert [n for (n, part), verdict in verdicts.items() if verdict and part == "shown"] == ["2"]
-
-
-def test_a_solution_is_given_with_those_before_it(tmp_path):
-    """The third exercise of a chapter may use what the first one asks for."""
-    chapter = chapter_that_runs()
-    edit("code", "check(answer_3", source="check(answer_3, answer_1 if answer_1 == 1 else 7)")(
-        chapter
-    )
-    edit("code", "answer_3_sol", source="answer_3_solution = 1")(chapter)
-    verdicts = run_chapter(chapter, tmp_path).verdicts
-    assert {part: verdict for (n, part), verdict in verdicts.items() if n == "3"} == GOOD
-
-
 def test_an_answer_leaves_no_name_behind(tmp_path):
     """Else a chapter that lacks an import would pass with that of a reader."""
     chapter = chapter_that_runs()
     chapter.notebook.cells.append(nbformat.v4.new_code_cell("assert 'kept' not in globals()"))
-    right = Answer(chapter.stem, "1", "an import", "passed", "kept = answer_1 = 1")
-    late = Answer(chapter.stem, "3", "a wrong one", "failed", "answer_3 = 5")
+    right = Answer(chapter.stem, "1", "passed", "kept = answer_1 = 1")
+    late = Answer(chapter.stem, "3", "failed", "answer_3 = 5")
     report = run_chapter(chapter, tmp_path, [late, right])
     assert report.complaints == []
     assert {a: said.split()[0] for a, said in report.answered.items()} == {
@@ -128,36 +101,6 @@ def test_a_slider_that_a_later_cell_breaks_is_found(tmp_path, later, found):
     assert ("Error" in "".join(complaints)) == found == bool(complaints)
 
 
-BEYOND = """
-from firsttoken.explore import explore
-def draw(ax, a, b):
-    ax.plot([0, 1], [a * b, a * b])
-    ax.set(xlim=(0, 1), ylim=(0, top))
-explore(draw, alt='A line', a=[1, 2, 3], b=[1, 2, 3])
-"""
-
-
-@pytest.mark.parametrize(("top", "found"), [(10, False), (8, True)])
-def test_an_axis_that_is_empty_in_a_corner_is_found(tmp_path, top, found):
-    """Each slider alone shows the line: 3 · 1 lies below 8. Both at their ends do not."""
-    complaints = run_chapter(small_chapter(f"top = {top}", BEYOND), tmp_path).complaints
-    assert ("nothing is drawn" in "".join(complaints)) == found == bool(complaints)
-
-
-def test_each_edit_is_made_alone(tmp_path):
-    chapter = small_chapter(
-        inviting("a = 1", ("1", "0"), ("1", "3")),
-        inviting("b = 1", ("1", "2")),
-        "assert a + b == 2",
-    )
-    complaints = run_chapter(chapter, tmp_path).complaints
-    changes = [text.partition(": AssertionError")[0].count("→") for text in complaints]
-    assert changes == [1, 1, 1]
-    chapter.notebook.cells[2].source = "assert a == 1"
-    first, second = run_chapter(chapter, tmp_path).complaints
-    assert "'1' → '0'" in first and "'1' → '3'" in second
-
-
 def test_an_edit_that_breaks_a_cell_below_is_found(tmp_path):
     """Each edit of a cell is another try, and the chapter itself goes on as it was written."""
     chapter = small_chapter(
@@ -175,20 +118,6 @@ def test_an_edit_that_breaks_a_cell_below_is_found(tmp_path):
     assert "ZeroDivisionError" in complaint and chapter.notebook.cells[2].id in complaint
 
 
-@pytest.mark.parametrize("last", ["share = 1 / spare()", "share = 1 / spare.__call__()"])
-def test_an_edit_that_breaks_a_cell_two_steps_below_is_found(tmp_path, last):
-    chapter = small_chapter(
-        "def spare(): return rest",
-        inviting("n = 2", ("2", "1"), ("2", "3")),
-        "rest = n - 1",
-        "print('between')",
-        last,
-    )
-    (complaint,) = run_chapter(chapter, tmp_path).complaints
-    assert "'2' → '1'" in complaint
-    assert "ZeroDivisionError" in complaint and chapter.notebook.cells[-1].id in complaint
-
-
 @pytest.mark.parametrize(("aside", "found"), [("aside = 2", False), ("aside = n", True)])
 def test_an_edit_runs_only_what_it_reaches_and_what_that_needs(tmp_path, aside, found):
     """Only below an edit is the mark of the tests' claims gone."""
@@ -204,16 +133,6 @@ def test_an_edit_runs_only_what_it_reaches_and_what_that_needs(tmp_path, aside, 
     assert bool(run_chapter(chapter, tmp_path).complaints) == found
 
 
-def test_an_edit_that_breaks_its_own_cell_or_is_not_one_is_found(tmp_path):
-    chapter = small_chapter(
-        inviting("a = b = 1", ("b = 1", "b = c"), ("= ", "= -"), ("d", "e"), ("1", "(")),
-    )
-    # What an edit does is known only at the end of the chapter.
-    twice, missing, broken, unread = run_chapter(chapter, tmp_path).complaints
-    assert "NameError" in broken and "SyntaxError" in unread
-    assert "not once in the cell" in twice and "not once in the cell" in missing
-
-
 def test_below_an_edit_claims_are_a_readers(tmp_path):
     """There the text need not hold. As it was written it must."""
     claim = "from firsttoken.exercises import claim\nclaim(n == 2, f'The text has 2, you {n}.')"
@@ -221,15 +140,6 @@ def test_below_an_edit_claims_are_a_readers(tmp_path):
     assert run_chapter(chapter, tmp_path).complaints == []
     (complaint,) = run_chapter(small_chapter("n = 3", claim), tmp_path).complaints
     assert "The text has 2, you 3." in complaint
-
-
-def test_an_edit_that_breaks_a_figure_is_found(tmp_path):
-    """As it is shown, or at an end of a slider."""
-    edits = [("hole = 0", f"hole = {hole}") for hole in (0.5, 1, 3)]
-    chapter = small_chapter("slope = 1", inviting("hole = 0", *edits), FIGURE)
-    complaints = run_chapter(chapter, tmp_path).complaints
-    assert ["hole = 1" in complaints[0], "hole = 3" in complaints[1]] == [True, True]
-    assert len(complaints) == 2 and all("ZeroDivisionError" in text for text in complaints)
 
 
 @pytest.mark.parametrize(
@@ -256,33 +166,7 @@ def test_a_cell_that_may_not_run_twice_is_found(tmp_path, source, found):
     assert bool(complaints) == found
 
 
-@pytest.mark.parametrize(
-    ("above", "below", "found"),
-    [
-        ("n = 2", "print(n)\nclaim(n == 2, 'Two.')", False),
-        ("import os\nos.environ['HALF'] = '2'", "claim('HALF' in os.environ, 'Half.')", True),
-        ("import os\nos.environ['HALF'] = '2'", "half = int(os.environ['HALF'])", True),
-    ],
-)
-def test_a_cell_that_needs_more_than_names_after_a_restart_is_found(tmp_path, above, below, found):
-    """That a name is missing says what to do; a wrong number or another error does not."""
-    start = "import os\nfrom firsttoken.exercises import claim"
-    complaints = run_chapter(small_chapter(above, start, below), tmp_path).complaints
-    assert bool(complaints) == found
-    assert all(text.startswith("restarted in the middle: ") for text in complaints)
-
-
 def test_a_cell_that_does_not_return_is_found(tmp_path):
     chapter = small_chapter(inviting("n = 0", ("0", "1")), "while n: pass")
     (complaint,) = run_chapter(chapter, tmp_path, cell_timeout_s=5).complaints
     assert "'0' → '1'" in complaint and "ended" in complaint
-
-
-def test_a_cell_that_leaves_a_thread_is_found(tmp_path):
-    """A fork would stand without it, and wait for what it holds."""
-    thread = (
-        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()"
-    )
-    chapter = small_chapter(thread, inviting("n = 0", ("0", "1")))
-    (complaint,) = run_chapter(chapter, tmp_path).complaints
-    assert "left threads" in complaint

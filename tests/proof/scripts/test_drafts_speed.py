@@ -1,7 +1,6 @@
 """benchmarks/drafts_speed.py: what is raced, what is timed, and what is made of the times."""
 
 import importlib.util
-import json
 from pathlib import Path
 
 import numpy as np
@@ -22,38 +21,6 @@ SPEC.loader.exec_module(speed)
 @pytest.fixture(scope="module")
 def target():
     return load_model("target")
-
-
-@pytest.mark.parametrize("period", [1, 3, 17, 40])
-def test_a_text_that_goes_round_loops(period):
-    rng = np.random.default_rng(period)
-    lead, turn = rng.integers(1024, size=50).tolist(), rng.integers(1024, size=period).tolist()
-    assert speed.loops(lead + turn * (2 + 30 // period) + lead[::-1])
-    assert not speed.loops(lead + turn)
-    assert not speed.loops(lead + turn + turn[: min(period, 20) - 1])
-
-
-def test_gains_are_ratios_of_lower_quartiles_place_by_place():
-    """A machine that is slow for a while, and places of unlike length, change nothing."""
-    plain = np.array([[1.0, 4.0]] * 5)
-    other = plain / 2
-    assert speed.times(plain, other) == pytest.approx(2)
-    plain[0], other[3] = plain[0] * 9, other[3] * 9
-    assert speed.times(plain, other) == pytest.approx(2)
-    assert speed.times(plain, np.array([[1.0, 1.0]] * 5)) == pytest.approx(2)  # 1 and 4
-
-
-def test_places_of_the_race_do_not_loop_and_are_not_those_of_the_choice(target, monkeypatch):
-    monkeypatch.setattr(speed, "N_TRIED", 100)  # enough of these shorter texts do not loop
-    choosing, racing, tried = speed.places(target, 0.0, 48)
-    assert len(choosing) == len(racing) == speed.N_PLACES
-    assert not set(choosing) & set(racing) and tried >= 2 * speed.N_PLACES
-    ids, params = speed.held_out(), SamplingParams(0, max_tokens=48)
-    for start in racing:
-        text = generate(target, ids[start : start + speed.N_PROMPT], params, ignore_eos=True)
-        assert not speed.loops(text.ids)
-    choosing, racing, tried = speed.places(target, 1.0, 48)
-    assert tried == 0 and not set(choosing) & set(racing)
 
 
 @pytest.mark.parametrize("way", speed.WAYS)
@@ -77,17 +44,3 @@ def test_what_is_timed_writes_the_same_text_and_counts_every_pass(target):
         assert text.ids == plain and sum(wrapped.seconds.values()) > 0
     spent = speed.costs(target, lambda _: draft, 2, [prompt], 0.0, 20)
     assert set(spent) == {"draft", "check", "rest"} and min(spent.values()) > 0
-
-
-def test_the_stored_run_is_whole_and_says_so(capsys):
-    report = json.loads((ROOT / "data" / "measured" / "drafts_speed.json").read_text("utf-8"))
-    assert report["temperatures"]["0"]["same_text"] is True
-    for found in report["temperatures"].values():
-        assert found["fastest_plain"] == "plain" and len(found["places"]) == speed.N_PLACES
-        for row in found["drafts"].values():
-            low, high = row["quartiles"]
-            assert low <= high and 1 <= row["tokens_per_pass"] <= row["setting"] + 1
-    one, *_ = report["passes"]["panel by panel"]["pass_ms"]
-    assert one > 0
-    speed.table(report)
-    assert "tokens/pass" in capsys.readouterr().out

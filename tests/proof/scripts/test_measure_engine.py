@@ -93,9 +93,3 @@ def test_a_disturbed_run_writes_nothing(run, tmp_path):
     with pytest.raises(SystemExit, match="nothing written: other programs left only 70% of a core"):
         run(core_share=0.7)
     assert written(tmp_path) == []
-
-
-def test_a_quick_run_writes_nothing(run, tmp_path, capsys):
-    run("--quick", core_share=0.7)
-    assert written(tmp_path) == []
-    assert "means: {'ttft': '+10.0%'}" in capsys.readouterr().out

@@ -9,10 +9,8 @@ import pytest
 import torch
 
 from firsttoken.draft_heads import EagleDraft
-from firsttoken.generate import generate
 from firsttoken.llama import load_model
 from firsttoken.llama_torch import Llama
-from firsttoken.sampling import SamplingParams
 
 ROOT = Path(__file__).parents[3]
 with pytest.MonkeyPatch.context() as patch:
@@ -43,44 +41,6 @@ def test_features_are_the_target_s(windows):
     assert torch.equal(in_parts[1], tokens[0, 256:]) and torch.equal(
         features_in_parts[1], features[0, 256:]
     )
-
-
-def test_every_step_learns_from_other_windows_and_never_from_those_that_judge(windows):
-    recipe = RECIPES["medusa"]
-    n = windows.n_train // recipe.rows
-    seen = np.concatenate([windows.rows_of(step, recipe) for step in range(n)])
-    assert sorted(seen) == list(range(windows.n_train))
-    judging = np.concatenate(windows.validation())
-    assert not set(judging) & set(seen) and len(judging)
-    assert not np.array_equal(windows.rows_of(0, recipe), windows.rows_of(n, recipe))
-
-
-def test_the_loss_is_that_of_the_places_that_are_guessed(windows):
-    """A network that knows the target's features loses nothing, at every place ahead."""
-    tokens, features = windows.batch(np.array([0]))
-
-    class Knows(torch.nn.Module):
-        def forward(self, here, follow=None, n_steps=3):
-            if eagle:
-                return features[:, 1:].repeat(n_steps, 1, 1, 1)
-            ahead = [torch.roll(features, -1 - i, 1)[:, :-1] for i in range(3)]
-            return torch.stack(ahead)
-
-    for name in ("medusa", "recurrent", "eagle_own"):
-        eagle = name == "eagle_own"
-        losses, _ = script.loss_of(name, Knows(), TARGET, tokens, features)
-        assert max(losses) < 1e-6
-        shifted, _ = script.loss_of(name, Knows(), TARGET, tokens, torch.roll(features, 1, 1))
-        assert min(shifted) > 0.01
-
-
-def test_a_draft_that_is_the_target_is_always_right():
-    target, prompts = load_model("target"), script.places(5)
-    found = script.counted(target, target, prompts, 0.0)
-    assert found["alpha"] == [1.0] * script.GAMMA and found["reached"] == [5] * script.GAMMA
-    assert found["tokens_per_pass"] == [float(g + 1) for g in range(1, script.GAMMA + 1)]
-    text = generate(target, prompts[0], SamplingParams(0, max_tokens=5), ignore_eos=True).ids
-    assert len(text) == 5
 
 
 def test_the_whole_of_it(tmp_path, capsys):

@@ -1,7 +1,8 @@
 """scripts/train_*.py: what all trainings keep: a stop loses nothing, and no recipe is mixed up."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from proof.scripts import test_train_drafts as drafts
 from proof.scripts import test_train_model as model
 from proof.scripts import test_train_pruning as pruning
 from proof.scripts import test_train_qat as qat
-from proof.scripts.stops import stopped_at
 
 # PyTorch notes that a norm of bfloat16 by float32 weights has no kernel of its own.
 pytestmark = pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
@@ -79,6 +79,21 @@ TRAININGS = {
     name: Training(draft(name), replace(drafts.RECIPES[name], steps=4, rows=1), "rate", PARTS, 2)
     for name in ("medusa", "recurrent", "eagle")
 }
+
+
+@contextmanager
+def stopped_at(step: int, batches: type, method: str, monkeypatch) -> Iterator[None]:
+    """Interrupt a training before it is given the batch of a step."""
+    give = getattr(batches, method)
+
+    def stop(self, at, *more):
+        if at == step:
+            raise KeyboardInterrupt
+        return give(self, at, *more)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(batches, method, stop)
+        yield
 
 
 def weights(models: list) -> list[torch.Tensor]:

@@ -12,7 +12,7 @@ from firsttoken.generate import generate
 from firsttoken.sampling import SamplingParams
 from firsttoken.server.app import ServerSettings
 from served import NAME, WORDS, ExactModel, Served, eventually
-from test_server_faults import LONG, answers, raw, read_answer
+from test_server_faults import LONG, answers, raw
 
 HEAD = b"POST /v1/comp"
 SLOW = LONG | {"max_tokens": 60}  # longer than the limit, at a tenth of a second a step
@@ -34,38 +34,21 @@ def closed(connection: socket.socket, drips: bool) -> bool:
 
 def test_silence_before_a_request_has_an_end_and_waiting_for_an_answer_has_none():
     """Whether nothing came, or half of something, and whether more comes in drops."""
-    beginnings = {
-        "new": b"",
-        "head": HEAD,
-        "behind an answer": raw({"prompt": "b", "max_tokens": 3}),
-        "body behind an answer": raw({"prompt": "b" * 1000}, path="nowhere")[:-900],
-    }
     with Served(ExactModel(0.1), idle_s=3) as served:
-        asked = [
-            threading.Thread(target=lambda i=i: said.append(served.post(**SLOW, stream=i == 1)))
-            for i in range(2)
-        ]
         said, waiting = [], []
-        for drips in (False, True):
-            for when, beginning in beginnings.items():
-                connection = served.connect()
-                connection.sendall(beginning)
-                if "behind" in when:
-                    read_answer(connection)
-                if when == "behind an answer":
-                    connection.sendall(HEAD)
-                connection.settimeout(0.01)
-                waiting.append((connection, drips and when != "new"))
-        for thread in asked:
-            thread.start()
+        asked = threading.Thread(target=lambda: said.append(served.post(**SLOW)))
+        for beginning, drips in ((b"", False), (HEAD, False), (HEAD, True)):
+            connection = served.connect()
+            connection.sendall(beginning)
+            connection.settimeout(0.01)
+            waiting.append((connection, drips))
+        asked.start()
         end = time.monotonic() + 120
         while waiting:
             assert time.monotonic() < end, "a connection stays open"
             waiting = [pair for pair in waiting if not closed(*pair)]
-        for thread in asked:
-            thread.join()
-        assert [got.status_code for got in said] == [200, 200]
-        assert any("[DONE]" in got.text for got in said) and answers(served)
+        asked.join()
+        assert [got.status_code for got in said] == [200] and answers(served)
 
 
 def test_a_client_that_does_not_read_is_dropped():
@@ -82,27 +65,6 @@ def test_a_client_that_does_not_read_is_dropped():
         eventually(lambda: served.idle)
         assert served.engine.stats.aborted > 0
         connection.close()
-
-
-def test_a_client_that_retries_gets_through():
-    """openai's client waits as Retry-After says."""
-    with Served(ExactModel(0.002), max_batch=1, max_waiting=1) as served:
-
-        async def main():
-            async with openai.AsyncOpenAI(
-                base_url=f"{served.url}/v1", api_key="none", max_retries=20
-            ) as client:
-                asks = [
-                    client.completions.create(model=NAME, prompt=str(i), max_tokens=8, seed=i)
-                    for i in range(6)
-                ]
-                return await asyncio.gather(*asks)
-
-        got = [answer.choices[0].text for answer in asyncio.run(main())]
-        for i, text in enumerate(got):
-            params = SamplingParams(max_tokens=8, seed=i)
-            ids = WORDS.encode_document(str(i))
-            assert text == generate(ExactModel(), ids, params, tokenizer=WORDS).text
 
 
 def test_a_crowd_of_good_and_bad_clients():

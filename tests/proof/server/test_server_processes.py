@@ -7,8 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from functools import partial
 
 import httpx
 import numpy as np
@@ -17,10 +15,8 @@ import pytest
 
 from firsttoken.llama import load_model
 from firsttoken.lora import Adapter, save_adapter
-from firsttoken.server import engine_process as back
-from firsttoken.server.engine_client import EngineClient
 from served import NAME, ExactModel, Served, eventually
-from test_server_faults import LONG, SLOW_S, fail_all, raw
+from test_server_faults import LONG, SLOW_S, fail_all
 
 
 def start(*options: str, **more) -> tuple[subprocess.Popen, str]:
@@ -40,9 +36,6 @@ def gone(process: psutil.Process) -> bool:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
-
-
-# What becomes of one without the other.
 
 
 def test_an_engine_that_is_killed_turns_health_red_and_fails_what_waits():
@@ -82,40 +75,6 @@ def test_a_signal_lets_what_is_under_way_finish_and_leaves_no_process(to_all):
     assert errors == "" and program.returncode == 0
     # The engine's process has been waited for; multiprocessing's tracker ends with its parent.
     eventually(lambda: all(map(gone, others)))
-
-
-def running(url: str) -> bool:
-    """Say whether the server has a request under way."""
-    lines = httpx.get(f"{url}/metrics", timeout=300).text.splitlines()
-    return any(re.match(r"vllm:num_requests_running\{.* 1\.0", line) for line in lines)
-
-
-def test_a_drain_has_an_end():
-    program, url = start("--drain-s", "0", "--max-batch", "1")
-    fields = {"model": NAME, "prompt": "a", "n": 100, "max_tokens": 500, "ignore_eos": True}
-    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as connection:
-        connection.sendall(raw(fields))
-        eventually(lambda: running(url))
-        program.send_signal(signal.SIGTERM)
-        program.communicate(timeout=300)
-
-
-def test_an_engine_that_does_not_end_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(back, "_LAST_STEP_S", 0.1)
-    with back.engine_process(partial(time.sleep, 600)):
-        pass
-    assert not multiprocessing.active_children()
-
-
-def test_an_engine_that_dies_while_it_is_made_is_said():
-    with (
-        back.engine_process(partial(os._exit, 1)) as connection,
-        pytest.raises(ChildProcessError, match="killed, or out of memory"),
-    ):
-        EngineClient(connection)
-
-
-# The command line.
 
 
 def test_the_command_line_names_adapters(tmp_path):
