@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firsttoken.architectures import ARCHITECTURES, Architecture, from_hf_config
+from firsttoken.architectures import ARCHITECTURES, from_hf_config
 
 # name: (parameters, parameters active per token, cache elements per token).
 # Counted from the published configs with transformers 5.23 on the meta device. Active leaves out
@@ -50,31 +50,6 @@ def test_presets_count_exactly():
         assert arch.source
 
 
-def test_counts_that_others_published():
-    """2VD + (3DF + 2DNH + 2DKH)L is 81 norm vectors short of Llama-2-13B; Scaling book, question 1;
-    arXiv:2405.04434, table 9: MLA and the multi-head models it is compared with."""
-    arch = ARCHITECTURES["Llama-2-13B"]
-    assert arch.params_by_component["norms"] == 81 * 5120
-    assert arch.n_params - 81 * 5120 == 13_015_449_600
-    assert arch.replace(n_kv_heads=8).n_params - 81 * 5120 == 11_337_728_000
-    arch = Architecture("book", 64, 4096, 32, 8, 256, 16384, 32128, tied_embeddings=True)
-    assert arch.n_params - arch.params_by_component["norms"] == 18_385_207_296
-    small = Architecture("small MHA", 27, 2048, 16, 16, 128, 10944, 102400)
-    large = Architecture("large MHA", 60, 5120, 56, 56, 128, 12288, 102400)
-    assert (small.kv_elements_per_token, large.kv_elements_per_token) == (110_592, 860_160)
-
-
-def test_query_heads_in_place_of_kv_heads_is_caught():
-    """The circulating formula 2·L·N·H overstates the cache by N/K; only MHA hides it."""
-    heads = {"Llama-2-7B": (32, 32), "GPT-J-6B": (16, 16), "Llama-3-8B": (32, 8)}
-    heads |= {"Mistral-7B": (32, 8), "Mixtral-8x7B": (32, 8), "Llama-2-70B": (64, 8)}
-    for name, (n_heads, n_kv_heads) in heads.items():
-        arch = ARCHITECTURES[name]
-        assert (arch.n_heads, arch.n_kv_heads) == (n_heads, n_kv_heads)
-        wrong = 2 * arch.n_layers * arch.n_heads * arch.head_dim
-        assert wrong == arch.kv_elements_per_token * n_heads // n_kv_heads
-
-
 def test_layers_that_share_a_cache():
     """Cross-layer attention: every second layer stores; the others have no key, value matrices."""
     own = ARCHITECTURES["Llama-3-8B"]
@@ -84,24 +59,6 @@ def test_layers_that_share_a_cache():
     assert own.n_params - shared.n_params == 16 * 2 * 4096 * 8 * 128
 
 
-def test_which_layers_have_a_window():
-    assert set(ARCHITECTURES["Mistral-7B"].layer_windows) == {4096}
-    assert set(ARCHITECTURES["Llama-2-7B"].layer_windows) == {None}
-    assert ARCHITECTURES["Gemma-2-9B"].layer_windows[:4] == (4096, None, 4096, None)
-    gemma3 = ARCHITECTURES["Gemma-3-12B"].layer_windows
-    assert (gemma3.count(None), gemma3.count(1024), gemma3[5], gemma3[6]) == (8, 40, None, 1024)
-
-
-def test_replace_leaves_the_original_and_drops_the_source():
-    arch = ARCHITECTURES["Llama-2-7B"]
-    fewer = arch.replace(n_layers=2)
-    assert (arch.n_layers, fewer.n_layers, fewer.source) == (32, 2, "")
-    assert arch.replace(n_layers=2) == fewer
-    assert hash(arch.replace(n_layers=2)) == hash(fewer)
-    with pytest.raises(AttributeError):
-        arch.n_layers = 2
-
-
 LLAMA = {"model_type": "llama"}
 
 
@@ -109,22 +66,12 @@ def test_shapes_that_cannot_be(subtests):
     for changes, message in [
         ({"n_kv_heads": 5}, "n_heads 32 must be a multiple of n_kv_heads 5"),
         ({"n_layers": 0}, "n_layers must be an integer of at least 1, got 0"),
-        ({"d_ff": -1}, "d_ff"),
         ({"head_dim": 64.0}, "head_dim must be an integer.*64.0"),
-        ({"vocab_size": None}, "vocab_size"),
-        ({"window": 0}, "window"),
         ({"learned_positions": True, "max_context": None}, "max_context"),
-        ({"local_layers": (1,)}, "local_layers .* need a window"),
-        ({"local_layers": (32,), "window": 8}, "local_layers holds 32"),
-        ({"kv_source": (0,)}, "kv_source must name one layer for each of 32"),
         ({"kv_source": (1, *range(1, 32))}, r"kv_source\[0\] is 1"),
-        ({"kv_source": (0, 0, 1, *range(3, 32))}, r"kv_source\[2\] is 1"),
         ({"kv_source": (0, 0, *range(2, 32)), "window": 8, "local_layers": (0,)}, "windows differ"),
         ({"n_active_experts": 2}, "n_active_experts is 2, but n_experts is 0"),
-        ({"n_experts": 4, "n_active_experts": 5, "expert_d_ff": 8}, "n_active_experts"),
-        ({"n_experts": 4, "n_active_experts": 2}, "expert_d_ff"),
         ({"v_head_dim": 8}, "latent_dim is None"),
-        ({"latent_dim": 8}, "rope_head_dim"),
         ({"latent_dim": 8, "rope_head_dim": 128, "v_head_dim": 8}, "less than head_dim 128"),
     ]:
         with subtests.test(str(changes)), pytest.raises(ValueError, match=message):
@@ -153,6 +100,9 @@ base = {
     "num_hidden_layers": st.integers(1, 4),
     "vocab_size": st.integers(8, 50),
     "tie_word_embeddings": flag,
+    # Some families ask for them, some have them always, some never.
+    "attention_bias": flag,
+    "mlp_bias": flag,
 }
 heads = st.sampled_from([(4, 4), (4, 2), (4, 1), (8, 2), (2, None)])
 special_tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -175,37 +125,31 @@ deepseek = moe | {
     "qk_nope_head_dim": st.integers(1, 9),
     "qk_rope_head_dim": st.sampled_from([2, 4]),
     "v_head_dim": st.integers(1, 9),
-    "attention_bias": flag,
 }
 head_dim = {"head_dim": st.sampled_from([8, 24])}
 DRAWN = {
-    "llama": head_dim | {"attention_bias": flag, "mlp_bias": flag},
+    "llama": head_dim,
     "mistral": head_dim,
     "mixtral": head_dim
     | {"num_local_experts": st.integers(2, 4), "num_experts_per_tok": st.integers(1, 2)},
     "qwen2": {"use_sliding_window": flag, "max_window_layers": st.integers(0, 4)},
-    "qwen3": head_dim | {"attention_bias": flag, "use_sliding_window": flag},
+    "qwen3": head_dim | {"use_sliding_window": flag},
     "qwen3_moe": moe
     | head_dim
     | {
         "num_experts": st.integers(2, 4),
         "decoder_sparse_step": st.integers(1, 3),
         "mlp_only_layers": st.lists(st.integers(0, 3), max_size=2),
-        "attention_bias": flag,
     },
-    "gemma": head_dim | {"attention_bias": flag},
-    "gemma2": head_dim | {"attention_bias": flag},
-    "gemma3_text": head_dim | {"attention_bias": flag},
+    "gemma": head_dim,
+    "gemma2": head_dim,
+    "gemma3_text": head_dim,
     "phi3": {},
     "gpt_oss": head_dim
-    | {
-        "num_local_experts": st.integers(2, 4),
-        "num_experts_per_tok": st.integers(1, 2),
-        "attention_bias": flag,
-    },
+    | {"num_local_experts": st.integers(2, 4), "num_experts_per_tok": st.integers(1, 2)},
     "gpt2": gpt,
     "gptj": gpt | {"rotary_dim": st.just(4)},
-    "deepseek_v2": deepseek | {"mlp_bias": flag},
+    "deepseek_v2": deepseek,
     "deepseek_v3": deepseek,
 }
 
@@ -233,10 +177,7 @@ def test_drawn_configs_count_as_transformers_counts(model_type, data):
 
 @pytest.mark.parametrize("model_type", DRAWN)
 def test_an_empty_config_takes_the_defaults_of_transformers(model_type, tmp_path):
-    """Every default at once: the count, the context, the windows and the rotary base.
-
-    transformers writes its own, longer config.json; folder and file name both work.
-    """
+    """Every default at once: the count, the context, the windows and the rotary base."""
     import transformers
 
     extra = {"num_experts_per_tok": 6} if model_type == "deepseek_v2" else {}
@@ -258,26 +199,6 @@ def test_an_empty_config_takes_the_defaults_of_transformers(model_type, tmp_path
     saved = from_hf_config(tmp_path)
     assert saved == from_hf_config(tmp_path / "config.json") == from_hf_config(str(tmp_path))
     assert saved == arch.replace(rope_scaling=saved.rope_scaling)
-
-
-def test_presets_equal_the_configs_they_come_from():
-    config = LLAMA | {
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_key_value_heads": 8,
-        "vocab_size": 128256,
-        "max_position_embeddings": 131072,
-        "rope_theta": 500000.0,
-        "rope_scaling": {
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192,
-            "rope_type": "llama3",
-        },
-    }
-    preset = ARCHITECTURES["Llama-3.1-8B"]
-    assert from_hf_config(config).replace(name=preset.name) == preset.replace()
 
 
 def test_a_config_gives_its_name_or_its_type():
@@ -310,31 +231,14 @@ def test_layer_types_and_switched_off_windows():
     assert set(from_hf_config(mistral).layer_windows) == {None}
 
 
-def test_unreadable_configs_are_named(tmp_path):
-    with pytest.raises(ValueError, match=r"there is no file .*config\.json"):
-        from_hf_config(tmp_path)
-    for content, message in [
-        ("{", "not a readable JSON file"),
-        ("[1]", "holds a list, expected an object"),
-    ]:
-        (tmp_path / "config.json").write_text(content, encoding="utf-8")
-        with pytest.raises(ValueError, match=message):
-            from_hf_config(tmp_path)
-
-
 def test_a_value_that_cannot_be_is_named_as_in_the_file(subtests):
     for model_type, changes, message in [
         ("bert", {}, "model_type 'bert' is not supported.*llama"),
-        ("mamba", {}, "model_type 'mamba' is not supported"),
-        (None, {}, "model_type None is not supported"),
-        ("deepseek_v2", {}, "num_experts_per_tok is missing"),
-        ("deepseek_v3", {"qk_nope_head_dim": None}, "qk_nope_head_dim is missing"),
         ("llama", {"num_key_value_heads": 3}, "multiple of n_kv_heads 3"),
-        ("llama", {"vocab_size": "32000"}, "vocab_size must be an integer.*'32000'"),
         *[
             ("llama", {key: value}, f"^config: {key} must be a positive integer, got {value!r}$")
             for key in ("num_hidden_layers", "num_attention_heads", "hidden_size")
-            for value in (0, None, "8")
+            for value in (0, "8")
         ],
         *[
             (
@@ -344,13 +248,7 @@ def test_a_value_that_cannot_be_is_named_as_in_the_file(subtests):
             )
             for kind, key, value, expected in [
                 ("llama", "rope_scaling", 8, "an object"),
-                ("llama", "rope_parameters", [1], "an object"),
-                ("gpt_oss", "layer_types", "sliding_attention", "a list"),
-                ("gpt_oss", "max_window_layers", "3", "an integer of at least 0"),
-                ("gpt_oss", "sliding_window_pattern", 0, "an integer of at least 1"),
-                ("qwen3_moe", "mlp_only_layers", 2, "a list"),
                 ("qwen3_moe", "decoder_sparse_step", 0, "an integer of at least 1"),
-                ("deepseek_v3", "first_k_dense_replace", "3", "an integer of at least 0"),
                 ("deepseek_v3", "qk_rope_head_dim", 64.0, "an integer of at least 1"),
             ]
         ],

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from firsttoken.architectures import ARCHITECTURES, Architecture
-from firsttoken.calculator import Plan, plan, read_config
+from firsttoken.calculator import Plan, plan, read_config, released_weights_bytes
 from firsttoken.hardware import ACCELERATORS, Accelerator
 from firsttoken.units import BYTES, format_bytes, format_count, format_time
 
@@ -257,6 +257,7 @@ def results(
         f"{size(found.device_bytes)} of {size(capacity)}{each}</strong>"
         f"{advice(arch, accelerator, found, context)}</p>"
         f'<p class="ft-shape">{shape}.</p>'
+        + notes(arch, settings)
         + '<dl class="ft-facts">'
         + "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts)
         + "</dl>"
@@ -280,6 +281,24 @@ def advice(arch: Architecture, device: Accelerator, found: Plan, context: int) -
     if arch.max_context is not None and context > arch.max_context:
         said.append(f"The model is made for {arch.max_context:,} tokens, not for {context:,}.")
     return "".join(f"<small>{sentence}</small>" for sentence in said)
+
+
+def notes(arch: Architecture, settings: Mapping[str, str]) -> str:
+    """Return what the numbers leave out, where that matters."""
+    said, dtype = [], settings["dtype"]
+    if dtype in ("int8", "fp8", "int4"):
+        released = size(released_weights_bytes(arch, dtype))
+        grouped = ", and int4 adds a scale and a zero point to each 128 codes"
+        said.append(
+            f"Every weight is counted in {dtype}. A file as released takes {released}: tables and "
+            f"norms stay in 16 bits{grouped if dtype == 'int4' else ''}."
+        )
+    if settings["model"] == OWN and json.loads(settings["config"]).get("quantization_config"):
+        said.append(
+            "The config has a quantization_config, which is not read: choose the format of the "
+            "weights in the form."
+        )
+    return "".join(f'<p class="ft-shape">{sentence}</p>' for sentence in said)
 
 
 def summary(found: Plan) -> str:

@@ -46,6 +46,9 @@ def from_hf_config(config: str | Path | Mapping[str, Any]) -> Architecture:
             f"config: num_hidden_layers must be at most {_MOST_LAYERS:,}, "
             f"got {values['num_hidden_layers']}"
         )
+    # What a config says of biases counts only where the family's code asks for it.
+    values["mlp_bias"] &= model_type in ("llama", "deepseek_v2")
+    values["attention_bias"] &= model_type not in ("mistral", "mixtral", "phi3")
     fields = _common_fields(values) | _windows(values)
     if model_type in ("gpt2", "gptj"):
         fields |= _gpt_fields(values)
