@@ -135,8 +135,8 @@ def handed_in(folder: Path, topic: str) -> HandIn:
 
 def taken(cell: dict) -> nbformat.NotebookNode:
     """Return a cell made anew of what grading reads: its text, its mark, the pictures it shows."""
-    source = cell["source"]
-    marked = cell["metadata"].get("nbgrader")
+    source, metadata = cell.get("source", ""), cell.get("metadata")
+    marked = metadata.get("nbgrader") if isinstance(metadata, dict) else None
     grade_id = marked.get("grade_id") if isinstance(marked, dict) else None
     found = {"nbgrader": {"grade_id": grade_id}} if isinstance(grade_id, str) else {}
     text = "".join(source) if isinstance(source, list) else source

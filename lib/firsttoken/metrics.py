@@ -189,11 +189,13 @@ class Summary:
 
     `ttft`, `e2e` and `tpot` are taken over requests, `itl` over gaps, so that a long request
     counts once in `tpot` and once per gap in `itl`. `tpot` and `itl` are None where no request has
-    two tokens. `total_tokens_per_s` counts prompt tokens, too. `attainment` is the share of
-    requests that met the SLO, `goodput_per_s` their number per second; None without an SLO.
+    two tokens. `total_tokens_per_s` counts prompt tokens, too. `attainment` is the share of all
+    requests, failed ones among them, that met the SLO, `goodput_per_s` their number per second;
+    None without an SLO. All else describes the `n_requests` that were finished.
     """
 
     n_requests: int
+    n_failed: int
     window_s: tuple[float, float]
     ttft: Latency
     tpot: Latency | None
@@ -211,9 +213,13 @@ def summarize(
     slo: SLO | None = None,
     percentiles: Sequence[float] = (50, 95, 99),
     *,
+    n_failed: int = 0,
     window_s: tuple[float, float] | None = None,
 ) -> Summary:
     """Return latencies, throughput and goodput of finished requests.
+
+    A request that was refused, dropped or cut off has no trace: count it in `n_failed`, as one that
+    missed the SLO. Left out, a service that drops its slowest half looks good.
 
     Without a window everything counts, and rates are per second from the first arrival to the
     last token; that includes the filling and the draining of the service, where it does less. A
@@ -224,8 +230,8 @@ def summarize(
     SLO; another definition in use is the highest rate at which a share of them still does.
 
     Units:  seconds, tokens/s, requests/s
-    Raises: ValueError for no traces, a percentile outside 0 … 100, a window without duration
-            or without an arrival.
+    Raises: ValueError for no traces, an n_failed that is no count, a percentile outside 0 … 100,
+            a window without duration or without an arrival.
 
     >>> traces = [RequestTrace(0.0, (1.0, 1.5), n_prompt=6), RequestTrace(0.0, (3.0, 4.0))]
     >>> summary = summarize(traces, SLO(ttft_s=2.0))
@@ -233,7 +239,10 @@ def summarize(
     (1.0, 1.0, 2.5)
     >>> summary.attainment, summary.goodput_per_s
     (0.5, 0.25)
+    >>> summarize(traces, SLO(ttft_s=2.0), n_failed=2).attainment
+    0.25
     """
+    n_failed = check_count("n_failed", n_failed)
     traces = list(traces)
     if not traces:
         raise ValueError("traces must hold at least one request, got none")
@@ -263,6 +272,7 @@ def summarize(
     n_good = None if slo is None else sum(map(slo.met, arrived))
     return Summary(
         n_requests=len(arrived),
+        n_failed=n_failed,
         window_s=(start, end),
         ttft=latency([trace.ttft for trace in arrived]),
         tpot=latency(mean_gaps) if mean_gaps else None,
@@ -271,7 +281,7 @@ def summarize(
         requests_per_s=len(arrived) / (end - start),
         output_tokens_per_s=n_output / (end - start),
         total_tokens_per_s=(n_prompt + n_output) / (end - start),
-        attainment=None if n_good is None else n_good / len(arrived),
+        attainment=None if n_good is None else n_good / (len(arrived) + n_failed),
         goodput_per_s=None if n_good is None else n_good / (end - start),
     )
 
