@@ -28,10 +28,7 @@ NAME = "first-token"
 
 
 class ExactModel(Chain):
-    """The chain of the engine's tests with the shipped vocabulary.
-
-    A pass takes `pass_s`, and raises `error` if there is one.
-    """
+    """The chain of the engine's tests with the shipped vocabulary."""
 
     arch = Architecture("exact", 1, 1, 1, 1, 1, 1, WORDS.vocab_size, max_context=512)
     modulus, tau = 1009, 80
@@ -66,11 +63,7 @@ def engine_thread(make: Callable[[], Engine]) -> Iterator[socket.socket]:
 
 
 class Served:
-    """A running server: its engine, its address, and how to ask it by hand.
-
-    `front` is what it knows of the engine. With `apart` the engine has a process of its own;
-    otherwise it is at hand: `engine`.
-    """
+    """A running server: its engine, its address, and how to ask it by hand."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from firsttoken.constrained import (
 )
 from firsttoken.generate import generate
 from firsttoken.llama import load_model
-from firsttoken.sampling import SamplingParams, softmax
+from firsttoken.sampling import SamplingParams
 from firsttoken.tokenizer import tokenizer
 
 MODEL, TOK = load_model(), tokenizer()
@@ -88,18 +88,6 @@ def test_nesting_has_a_limit():
     assert accepts(Json(max_depth=1, root="object"), "{}")
 
 
-def test_spaces_lead_to_no_new_state_unless_they_are_counted():
-    """So the masks that a text needs stay few."""
-    language = Json()
-    for text in ("", "[", '{"a"', '{"a":', "[1"):
-        state = language.start
-        for byte in text.encode():
-            state = language.step(state, byte)
-        once = language.step(state, ord(" "))
-        assert language.step(once, ord("\n")) == once
-        assert once == state or text in ('{"a"', "[1")  # where the space ends a part
-
-
 def test_an_object_may_be_demanded_and_spaces_limited():
     language = Json(root="object", max_spaces=1)
     for text in ("{}", ' {\n}\t', '{"a  b": [1, 2, {}]}', '{ "a" : 1 }'):  # fmt: skip
@@ -114,11 +102,7 @@ def test_json_names_what_is_wrong():
     for arguments, name in (
         ({"max_depth": -1}, "max_depth"),
         ({"max_depth": 0, "root": "object"}, "max_depth"),
-        ({"root": "array"}, "root"),
         ({"max_spaces": -1}, "max_spaces"),
-        ({"max_depth": True}, "max_depth must be an integer"),
-        ({"max_depth": 2.5}, "max_depth must be an integer"),
-        ({"max_spaces": True}, "max_spaces must be an integer"),
     ):
         with pytest.raises(ValueError, match=name):
             Json(**arguments)
@@ -244,27 +228,6 @@ def test_a_budget_is_what_the_way_byte_by_byte_needs():
         assert constraint.min_tokens() == needed[:257].min()  # of tokens of one byte
 
 
-def test_copies_go_their_own_ways_but_share_what_was_found_for_a_state():
-    class Counted(Regex):
-        n_steps = 0
-
-        def step(self, state, byte):
-            self.n_steps += 1
-            return super().step(state, byte)
-
-    language = Counted("ab|ba")
-    one = Constraint(language, [b"", b"a", b"b"], [0])
-    two = one.copy()
-    assert two.mask().tolist() == [False, True, True]
-    n_steps = language.n_steps
-    assert one.mask().tolist() == one.mask(budget=3).tolist() == [False, True, True]
-    assert language.n_steps == n_steps > 0
-    one.advance(1)
-    two.advance(2)
-    assert one.mask().tolist() == [False, False, True]
-    assert two.mask().tolist() == [False, True, False]
-
-
 def test_after_the_end_nothing_is_allowed():
     constraint = Constraint(Regex("a?"), [b"", b"a", b"", b"end"], [0, 3])
     assert constraint.mask().tolist() == [True, True, False, True] and constraint.complete
@@ -296,67 +259,15 @@ def test_errors_name_what_is_wrong():
     for eos_ids in ([], [1], [0, -1]):
         refused("eos_ids", Constraint, Json(), [b"a"], eos_ids)
     constraint = Constraint(Json(), TOKENS, [0])
-    refused("token -1 is outside", constraint.advance, -1)
     refused("token 1024 is outside", constraint.advance, 1024)
-    refused("0 … 0, got 1", constraint.rollback, 1)
-    refused("got -1", constraint.rollback, -1)
     refused("no beginning", shortest_completion, Json(), "[}")
     refused("allows no token", keep_allowed, np.zeros(3), np.zeros(3, dtype=bool))
-    refused("allows no token", keep_allowed, np.zeros((2, 3)), np.eye(2, 3, -1) > 0)
-    refused("mask must be", keep_allowed, np.zeros(3), np.ones(4, dtype=bool))
     refused("mask must be booleans", keep_allowed, np.zeros(3), np.ones(3))
-    refused("mask must be", keep_allowed, np.zeros((4, 2, 3)), np.ones((2, 3), dtype=bool))
-
-
-# Wrong masks that circulate, and what shows that they are wrong.
-
-
-def test_a_mask_that_reads_characters_loses_those_of_several_tokens():
-    """🦜 is four tokens here, none of which is text by itself."""
-    ids = TOK.encode("🦜")
-    constraint = Constraint(Regex("[🦀-🦟]"), TOKENS, [0])
-    assert len(ids) > 1 and constraint.mask()[ids[0]]
-    assert TOK.decode(ids[:1]) == "\ufffd"  # the wrong mask compares this with the pattern
-    for i in ids:
-        assert not constraint.complete
-        constraint.advance(i)
-    assert constraint.complete
-
-
-def test_a_mask_looks_at_all_bytes_of_a_token_and_ahead():
-    """A look at first bytes lets ac in, and without a look ahead, c is a dead end.
-
-    [^\\s\\S] never matches: after c, no text can be completed, though the pattern goes on.
-    """
-    tokens = [b"", b"a", b"ab", b"ac"]
-    language = Regex("ab*")
-    first_byte = [bool(t) and language.step(language.start, t[0]) is not None for t in tokens]
-    assert first_byte == [False, True, True, True]
-    assert Constraint(language, tokens, [0]).mask().tolist() == [False, True, True, False]
-    constraint = Constraint(Regex(r"a(b|c[^\s\S])"), [b"", b"a", b"b", b"c"], [0])
-    constraint.advance(1)
-    assert constraint.mask().tolist() == [False, False, True, False]
-
-
-def test_an_end_that_is_always_allowed_leaves_texts_unfinished():
-    constraint = Constraint(Json(), TOKENS, [0])
-    for i in TOK.encode('{"a"'):
-        assert not constraint.mask()[0]
-        constraint.advance(i)
-    with pytest.raises(ValueError, match="not allowed"):
-        constraint.advance(0)
 
 
 # The whole loop on the shipped model: every finished text is valid.
 
-JSON = Json(max_depth=3, root="object", max_spaces=1)
-PATTERNS = [
-    (r"\d{4}-\d{2}-\d{2}", "    # Date: "),
-    (r"def [a-z_]+\(self(, [a-z_]+)*\):\n", "class Reader:\n    "),
-    (r'"([^"\\\n]|\\["\\n]){0,9}"', "name = "),
-    (r"(True|False|None)( (and|or) (not )?(True|False|None))*\n", "x = "),
-    (r"[À-ÿ🙂]{2}\.", "# "),
-]
+STRING = r'"([^"\\\n]|\\["\\n]){0,9}"'
 
 
 def run(language, prompt, seed, close_in_time=False, **settings):
@@ -371,40 +282,27 @@ def run(language, prompt, seed, close_in_time=False, **settings):
     return got, b"".join(TOKENS[i] for i in got.ids)
 
 
-SETTINGS = [
-    {"temperature": 1.0},
-    {"temperature": 0.0},
-    {"temperature": 1.5, "top_k": 3},
-    {"top_p": 0.3, "repetition_penalty": 1.3, "frequency_penalty": 0.5},
-]
-
-
 def test_finished_texts_are_valid_and_cut_ones_begin_a_valid_one():
-    def matches(pattern):
-        return lambda text: re.fullmatch(pattern, text, re.ASCII) is not None
+    def is_string(text):
+        return re.fullmatch(STRING, text, re.ASCII) is not None
 
-    cases = [(Regex(p), matches(p), prompt) for p, prompt in PATTERNS]
-    for language, is_valid, prompt in [*cases, (JSON, strict_json, "data = ")]:
-        finished = 0
-        for seed, settings in enumerate(SETTINGS * 2):
-            got, said = run(language, prompt, seed, max_tokens=22, **settings)
-            if got.finish_reason == "eos":
-                finished += 1
-            else:
+    json_of_depth_3 = Json(max_depth=3, root="object", max_spaces=1)
+    for language, is_valid, prompt in (
+        (Regex(STRING), is_string, "name = "),
+        (json_of_depth_3, strict_json, "data = "),
+    ):
+        reasons = set()
+        for seed in range(6):
+            params = {"max_tokens": 22, "repetition_penalty": 1.0 + 0.3 * (seed % 2)}
+            got, said = run(language, prompt, seed, **params)
+            reasons.add(got.finish_reason)
+            if got.finish_reason != "eos":
                 assert got.finish_reason == "length" and len(got.ids) == 22
                 said += shortest_completion(language, said)
             assert is_valid(said.decode())
-            got, said = run(language, prompt, seed, True, max_tokens=22, **settings)
+            got, said = run(language, prompt, seed, True, **params)
             assert got.finish_reason == "eos" and is_valid(said.decode())
-        assert finished, prompt
-
-
-@given(max_tokens=st.integers(3, 12), seed=st.integers(0, 99))
-def test_close_in_time_holds_for_every_budget(max_tokens, seed):
-    """Two brackets and the end are three tokens; the model never chooses the end by itself."""
-    language = Json(root="object")
-    got, said = run(language, "x = ", seed, True, max_tokens=max_tokens, temperature=2.0)
-    assert got.finish_reason == "eos" and isinstance(json.loads(said), dict)
+        assert "eos" in reasons, prompt
 
 
 # The bias of masking.
@@ -444,43 +342,3 @@ def test_both_distributions_equal_their_definitions(weights):
             left *= toy_distribution(list(text[:i]), weights)[step.mask()].sum()
             step.advance(token)
         assert masked[text] == pytest.approx(p / left)
-
-
-def test_masking_prefers_what_began_likely_and_went_wrong():
-    """a is likely, but almost never ends as the pattern demands; b always does."""
-    chain = {(): [0, 0.9, 0.1], (1,): [0.01, 0.99, 0], (2,): [1, 0, 0]}
-    constraint = Constraint(Regex("a|b"), [b"", b"a", b"b"], [0])
-    masked, conditioned = sequence_distributions(
-        lambda ids: np.array(chain[tuple(ids)]), constraint, 2
-    )
-    assert masked[1, 0] == pytest.approx(0.9)
-    assert conditioned[1, 0] == pytest.approx(0.009 / 0.109)
-    with pytest.raises(ValueError, match="max_tokens 1"):
-        sequence_distributions(lambda ids: np.array(chain[tuple(ids)]), constraint, 1)
-
-
-def test_masked_sampling_follows_the_masked_distribution_and_not_the_other():
-    """On the shipped model, 300 texts; each count within 6 sigma: false alarm below 1e-7."""
-    prompt = TOK.encode("    return ")
-    constraint = Constraint(Regex("(True|None|0)\n"), TOKENS, MODEL.eos_ids)
-
-    def next_distribution(ids):
-        return softmax(MODEL([prompt + ids])[0, -1].astype(np.float64))
-
-    both = [{}, {}]
-    for of_ids, of_text in zip(
-        sequence_distributions(next_distribution, constraint, 8), both, strict=True
-    ):
-        for ids, p in of_ids.items():
-            of_text[TOK.decode(ids)] = of_text.get(TOK.decode(ids), 0) + p
-    masked, conditioned = both
-    assert sum(masked.values()) == pytest.approx(1) and len(masked) == 3
-    n, counts = 300, dict.fromkeys(masked, 0)
-    for seed in range(n):
-        params = SamplingParams(seed=seed, max_tokens=8)
-        counts[TOK.decode(generate(MODEL, prompt, params, constraint=constraint).ids)] += 1
-
-    def distance(expected):
-        return max(abs(counts[t] - n * p) / np.sqrt(n * p * (1 - p)) for t, p in expected.items())
-
-    assert distance(masked) < 6 < distance(conditioned)

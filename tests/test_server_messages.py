@@ -4,20 +4,23 @@ Where a test asks an engine by hand, it stands in for the front: `send`, `receiv
 """
 
 import asyncio
+import json
 import pickle
 import select
+import shutil
 import threading
 from collections import defaultdict
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 
-from firsttoken.constrained import Constraint
-from firsttoken.engine import QueueFull
+from firsttoken.constrained import Constraint, Regex
+from firsttoken.paths import data_path
 from firsttoken.sampling import SamplingParams
 from firsttoken.server import engine_process as back
-from firsttoken.server.engine_client import EngineClient, EngineDown
+from firsttoken.server.engine_client import EngineClient
 from firsttoken.server.messages import (
     Abort,
     Ask,
@@ -30,8 +33,10 @@ from firsttoken.server.messages import (
     receive,
     send,
 )
-from served import ExactModel, Served, engine_thread, eventually, make_engine
-from test_server_faults import LONG, SLOW_S, answers
+from firsttoken.server.options import PaddedEngine, parser
+from firsttoken.server.options import make_engine as make_served
+from served import WORDS, ExactModel, Served, engine_thread, eventually, make_engine
+from test_server_faults import LONG, SLOW_S
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
 
@@ -114,22 +119,6 @@ def test_an_engine_waits_for_a_front_that_does_not_read(monkeypatch):
         assert engine.stats.aborted == 1 and engine.pool.usage().used == 0
 
 
-def test_who_is_dropped_frees_its_blocks_before_the_next_step():
-    engine = make_engine(ExactModel())
-    params = SamplingParams(temperature=0.0, max_tokens=400)
-    with engine_thread(lambda: engine) as connection:
-        receive(connection)
-        send(connection, Submit(0, [Ask([5], params, 3, ignore_eos=True, stream=True)]))
-        while not receive(connection).stats.new_tokens:
-            pass
-        send(connection, Abort(0))
-        n_steps = engine.stats.steps + 1  # with the one that was under way
-        while (report := receive(connection)).stats.running:
-            pass
-        assert report.stats.steps <= n_steps
-        assert report.stats.usage.used == 0 and report.stats.aborted == 3
-
-
 def test_a_form_is_read_once(monkeypatch):
     """Its masks take time: two requests that want the same one share them."""
     made = []
@@ -165,12 +154,10 @@ class Local(Exception):
     ("error", "same"),
     [
         (ValueError("n", 3), True),
-        (QueueFull("3 wait"), True),
         (Local("lost", "why"), False),
         (Exception("lost", lambda: 0), False),
-        (SystemExit("lost"), False),
     ],
-    ids=["ValueError", "QueueFull", "unreadable", "unpicklable", "no Exception"],
+    ids=["ValueError", "unreadable", "unpicklable"],
 )
 def test_an_error_arrives_as_it_is_or_says_what_it_was(error, same):
     got = pickle.loads(packed(portable(error))[8:])
@@ -178,29 +165,6 @@ def test_an_error_arrives_as_it_is_or_says_what_it_was(error, same):
         assert type(got) is type(error) and got.args == error.args
     else:
         assert type(got) is RuntimeError and str(got) == repr(error)
-
-
-@pytest.mark.parametrize("error", [Local("lost", "why"), Exception("lost", lambda: 0)])
-def test_an_error_that_cannot_travel_hurts_nobody_else(error):
-    def refuse(*arguments, **options):
-        raise error
-
-    with Served() as served:
-        submit_many, step = served.engine.submit_many, served.engine.step
-        served.engine.submit_many = refuse
-        assert served.post(prompt="a").status_code == 500
-        served.engine.submit_many = submit_many
-        assert answers(served)
-        served.engine.step = lambda: {
-            i: replace(answer, finish_reason="error", error=error) for i, answer in step().items()
-        }
-        got = served.post(prompt="a")
-        assert got.status_code == 500 and "lost" in got.json()["error"]["message"]
-        served.engine.step = step
-        assert answers(served)
-        served.model.error = error
-        assert "lost" in served.post(prompt="a").json()["error"]["message"]
-        assert served.get("/health").status_code == 503
 
 
 class Unreadable:
@@ -222,27 +186,6 @@ def test_a_report_that_cannot_travel_turns_health_red(surprise):
         assert "engine_down" in got.text and "[DONE]" not in got.text
         other.join(120)
         assert not other.is_alive() and served.get("/health").status_code == 503
-
-
-def test_a_command_that_cannot_travel_is_the_callers_error():
-    async def main(connection):
-        front = EngineClient(connection)
-        await front.start()
-        with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
-            await front.submit([Ask(lambda: 0, GREEDY)], 0.0)
-        with pytest.raises(ValueError, match="adapter 'x' is unknown"):
-            await front.submit([Ask([5], GREEDY), Ask([5], GREEDY, adapter="x")], 0.0)
-        flight = await front.submit([Ask([5], GREEDY)], 0.0)
-        assert [news async for batch in flight.batches() for news in batch]
-        assert front.stats.usage.used == 0 and front.stats.submitted == 2
-        endless = Ask([5], replace(GREEDY, max_tokens=400), ignore_eos=True)
-        waiting = await front.submit([endless], 0.0)
-        await front.close()
-        with pytest.raises(EngineDown, match="stops"):
-            _ = [news async for news in waiting.batches()]
-
-    with engine_thread(partial(make_engine, ExactModel(SLOW_S))) as connection:
-        asyncio.run(main(connection))
 
 
 def test_who_leaves_before_the_answer_to_a_submit_is_dropped():
@@ -269,3 +212,61 @@ def test_who_leaves_before_the_answer_to_a_submit_is_dropped():
 
     with engine_thread(partial(make_engine, ExactModel(SLOW_S))) as connection:
         asyncio.run(main(connection))
+
+
+# Vocabularies that are padded.
+
+
+class Padded(ExactModel):
+    """A model with rows for which there is no token, and which they like best."""
+
+    arch = replace(ExactModel.arch, vocab_size=WORDS.vocab_size + 8)
+
+    def forward_ragged(self, tokens, caches):
+        known = super().forward_ragged(tokens, caches)
+        return [
+            np.pad(x[..., : WORDS.vocab_size], ((0, 0), (0, 8)), constant_values=99) for x in known
+        ]
+
+
+def test_rows_behind_the_tokenizers_last_token_are_never_said():
+    with engine_thread(lambda: PaddedEngine(Padded(), n_blocks=64, tokenizer=WORDS)) as connection:
+        front = EngineClient(connection)
+        assert front.hello.arch.vocab_size == WORDS.vocab_size + 8
+
+        async def main():
+            await front.start()
+            form = pickle.dumps(Regex("[a-z]{4}"))
+            params = SamplingParams(temperature=1.0, max_tokens=12, seed=1)
+            asks = [Ask([5], params, 2, logprobs=20), Ask([5], params, form=form)]
+            flight = await front.submit(asks, 0.0)
+            done = [n for batch in [b async for b in flight.batches()] for n in batch]
+            await front.close()
+            return done
+
+        for news in asyncio.run(main()):
+            told = [token for each in news.answer.logprobs for token, _ in each.top]
+            assert news.answer.error is None
+            assert max([*news.answer.ids, *told]) < WORDS.vocab_size
+
+
+def test_a_tokenizer_of_another_size_is_refused():
+    for n_rows in (1023, 2000):
+        other = ExactModel()
+        other.arch = replace(other.arch, vocab_size=n_rows)
+        with pytest.raises(ValueError, match=f"tokenizer has 1024 tokens, the model {n_rows}"):
+            PaddedEngine(other, n_blocks=64, tokenizer=WORDS)
+
+
+def test_a_checkpoint_is_served_with_its_own_tokenizer_and_its_own_end(tmp_path):
+    shutil.copytree(data_path("model/draft"), tmp_path / "model")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(data_path(f"model/{name}"), tmp_path / "model" / name)
+    (tmp_path / "model" / "generation_config.json").write_text("{}")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"eos_token_id": None}))
+    engine = make_served(parser().parse_args(["--model", str(tmp_path / "model")]))
+    assert engine.model.eos_ids == (0,)
+    (tmp_path / "model" / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match="is not a tokenizer"):
+        make_served(parser().parse_args(["--model", str(tmp_path / "model")]))

@@ -6,7 +6,6 @@ import math
 import socket
 import struct
 import threading
-from collections import Counter, OrderedDict, defaultdict, namedtuple
 
 import msgpack
 import numpy as np
@@ -15,7 +14,7 @@ import wire
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from wire import MINE, RECORD, TWIN, YOURS, Peer, Remote, RemoteCallable, Unanswered
+from wire import MINE, RECORD, YOURS, Peer, Remote, RemoteCallable, Unanswered
 
 from firsttoken.architectures import Architecture
 from firsttoken.roofline import Cost
@@ -106,38 +105,6 @@ def test_plain_data_arrives_as_it_was(value):
     assert equal(peer.unpack(peer.pack(value)), value)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        2**64,
-        -(2**500),
-        "\ud800",
-        np.float32(0.1),
-        np.bool_(True),
-        np.array(["a", "bcd"]),
-        np.arange(6).reshape(2, 3)[:, ::2],
-        np.zeros((0, 3)),
-        float("-inf"),
-        -0.0,
-    ],
-)
-def test_odd_data_arrives_as_it_was(value):
-    peer = Closed(None)
-    assert equal(peer.unpack(peer.pack(value)), value)
-
-
-def test_collections_of_the_standard_library_arrive_as_the_plain_ones():
-    point = namedtuple("point", "x y")
-    peer = Closed(None)
-    for value, plain in [
-        (point(1, 2.0), (1, 2.0)),
-        (Counter("aab"), {"a": 2, "b": 1}),
-        (OrderedDict(a=1), {"a": 1}),
-        (defaultdict(list, {3: [4]}), {3: [4]}),
-    ]:
-        assert equal(peer.unpack(peer.pack(value)), plain)
-
-
 def test_records_of_the_library_arrive_as_records():
     peer = Closed(None)
     for value in (
@@ -157,10 +124,6 @@ class AlwaysEqual(float):
     __hash__ = float.__hash__
 
 
-class Text(str):
-    """A text of a class of its own."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Own:
     """A record that is not the library's."""
@@ -172,17 +135,11 @@ class Own:
     "value",
     [
         AlwaysEqual(1),
-        Text("a"),
         Own(1),
-        np.ones(2).view(np.matrix),
         np.array([object()]),
-        np.zeros(1, dtype=[("a", int)]),
         type("List", (list,), {})(),
-        type("Map", (dict,), {})(),
         lambda: 1,
-        AlwaysEqual,
         iter([1]),
-        range(3),
     ],
 )
 def test_other_objects_stay_where_they_are(value):
@@ -193,8 +150,7 @@ def test_other_objects_stay_where_they_are(value):
     assert isinstance(found, Remote)
     assert isinstance(found, RemoteCallable) == callable(value)
     assert type(found).__name__ == (value if isinstance(value, type) else type(value)).__name__
-    # A proxy equals itself only, whatever its object says.
-    assert found != 1.0 and found != Open and bool(found)
+    assert found != 1.0 and found != Open and bool(found)  # a proxy equals itself only
 
 
 def test_an_object_is_called_read_iterated_and_counted(ends):
@@ -265,22 +221,12 @@ def test_errors_cross_by_name(ends):
     class Full(ValueError):
         pass
 
-    class Strange(Exception):
-        pass
+    def fail():
+        raise Full("no room")
 
-    def fail(error):
-        raise {"full": Full("no room"), "key": KeyError("a"), "odd": Strange("what")}[error]
-
-    remote = there(near, far, fail)
     with pytest.raises(ValueError, match=r"^no room$") as caught:
-        remote("full")
+        there(near, far, fail)()
     assert type(caught.value).__name__ == "Full"
-    with pytest.raises(KeyError) as caught:
-        remote("key")
-    assert caught.value.args == ("a",)
-    with pytest.raises(Exception, match=r"^what$") as caught:
-        remote("odd")
-    assert type(caught.value).__name__ == "Strange"
 
     def swallow(function):
         try:
@@ -324,31 +270,17 @@ def test_what_is_shared_is_one_object_on_both_sides(ends):
 
         def put(self, place, value):
             self.store[place] = value
-
-        def total(self):
             return sum(self.store)
 
-    store, items = np.zeros(4), [0, 0]
+    store = np.zeros(4)
     near.share(store)
-    near.share(items)
-    kind = there(near, far, Memory)
-    first, second, third = kind(store), kind(store), kind(items)
+    first, second = there(near, far, Memory)(store), there(near, far, Memory)(store)
     first.put(1, 5.0)
-    second.put(2, 7.0)
-    third.put(0, "a")
-    assert store.tolist() == [0, 5, 7, 0] and items == ["a", 0]
+    assert second.put(2, 7.0) == 12 and store.tolist() == [0, 5, 7, 0]
     store[:] = 1
-    assert first.total() == second.total() == 4
+    assert first.put(0, 1) == 4
     with pytest.raises(TypeError, match="shared takes a list or an array, got tuple"):
         near.share((1,))
-
-
-def test_a_generator_goes_on_where_it_was(ends):
-    near, far = ends
-    remote = there(near, far, lambda rng: rng.random())
-    rng = np.random.default_rng(3)
-    got = [remote(rng) for _ in range(3)]
-    assert got == np.random.default_rng(3).random(3).tolist()
 
 
 def hostile(*messages: bytes) -> Open:
@@ -383,31 +315,18 @@ for _ in range(2000):
         b"\xc1",
         msgpack.packb(7),
         msgpack.packb(["value"]),
-        msgpack.packb([1, []]),
-        msgpack.packb(["value", 7]),
         deep,
         nested,
         said(ext(99, 0)),
         said(ext(wire.ARRAY, ["O", [1], b"12345678"])),
         said(ext(wire.ARRAY, ["<f8", [10**9], b"12345678"])),
-        said(ext(wire.ARRAY, ["<f8", [2, 2], b"12345678"])),
-        said(ext(wire.ARRAY, ["<f8,<i4", [1], b"12345678"])),
         said(ext(wire.INTEGER, "0x" + "f" * 5000)),
-        said(ext(wire.INTEGER, ["1"])),
-        said(ext(wire.COMPLEX, ["1+2j"])),
-        said(ext(wire.ARRAY, ["|V8", [1], b"12345678"])),
-        said(ext(wire.RECORD, [[1], {}, {}])),
-        said(ext(TWIN, 3)),
         said(ext(YOURS, 5)),
-        said(ext(YOURS, -1)),
-        said(ext(TWIN, "model")),
-        said(ext(wire.SHARE, [0, None])),
         said(ext(RECORD, ["os", "system", {"command": "true"}])),
         said(ext(RECORD, ["firsttoken.sampling", "softmax", {}])),
         said(ext(RECORD, ["firsttoken.sampling", "SamplingParams", {"temperature": "hot"}])),
         said(ext(MINE, [0, "x"])),
         msgpack.packb(["changes", [[[0, [1]], 7]]]),
-        msgpack.packb([["value"], {}]),
     ],
 )
 def test_a_broken_message_is_no_answer(message):
@@ -436,17 +355,6 @@ def test_a_deadline_ends_the_wait():
         peer.ask("get", "x")
     ours.close()
     theirs.close()
-
-
-def test_calls_that_go_back_and_forth_end(ends):
-    near, far = ends
-
-    def bounce(function):
-        return function(bounce)
-
-    remote = there(near, far, bounce)
-    with pytest.raises(RecursionError, match="go too deep"):
-        remote(lambda back: remote(lambda again: bounce(remote)))
 
 
 def test_an_iterator_without_end_is_refused(ends, monkeypatch):

@@ -6,27 +6,51 @@
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 
+# Groups within each other: more would need more of Python's stack than a thread surely has.
+_MAX_DEPTH = 100
+# Steps of work for each state that is allowed: patterns that people write need a fifth of it.
+_WORK_PER_STATE = 1000
+
 
 def automaton(pattern: str, max_states: int) -> tuple[list[dict[int, int]], dict[int, int]]:
     r"""Return (table, missing): the state after each byte, and how few bytes complete a match.
 
-    State 0 is the first. States from which no match can be reached are left out.
+    State 0 is the first. States from which no match can be reached are left out. Whatever the
+    pattern, time and memory grow with its length and with `max_states`, and with nothing else.
 
-    Raises: ValueError for other syntax, naming the position; for a pattern that matches nothing,
-            and one that needs more states.
+    Raises: ValueError for other syntax, naming the position; for groups that lie over a hundred
+            deep; for a pattern that matches nothing, and one that needs more states or more work
+            than `max_states` allows.
     Source: Thompson 1968, doi:10.1145/363347.363387; Rabin & Scott 1959, doi:10.1147/rd.32.0114
 
     >>> table, missing = automaton("ab?", max_states=10)
     >>> table[0], sorted(missing.items())
     ({97: 1}, [(0, 1), (1, 0), (2, 0)])
     """
-    tree = _Parser(pattern).parse()
+    tree = parse(pattern)
     steps, jumps, end = _nondeterministic(tree, max_states)
     table, accepting = _deterministic(steps, jumps, end, max_states)
     missing = _distances(table, accepting)
     if 0 not in missing:
         raise ValueError(f"pattern {pattern!r} matches no text at all")
     return [{b: s for b, s in row.items() if s in missing} for row in table], missing
+
+
+def parse(pattern: str, search: bool = False) -> tuple:
+    """Return the syntax tree of a pattern, made of tuples.
+
+    ("chars", ranges of code points), ("sequence", trees), ("either", trees), ("repeat", tree, low,
+    high or None). What matches the empty text alone is an empty sequence: the whole, or an option.
+
+    With `search` the tree is that of all texts in which the pattern is found somewhere, as JSON
+    Schema means it: `^` and `$` may begin and end it, and each of its outermost alternatives.
+
+    Raises: ValueError for other syntax, naming the position, and groups over a hundred deep.
+
+    >>> parse("(ab*)")
+    ('sequence', [('chars', ((97, 97),)), ('repeat', ('chars', ((98, 98),)), 0, None)])
+    """
+    return _Parser(pattern, search).parse()
 
 
 _Ranges = tuple[tuple[int, int], ...]  # of code points, both ends included
@@ -37,16 +61,15 @@ _CLASSES: dict[str, _Ranges] = {
 }
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
 _LAST = 0x10FFFF
+_NOTHING: tuple = ("sequence", [])  # matches the empty text
+_ANYTHING: tuple = "repeat", ("chars", ((0, _LAST),)), 0, None
 
 
 class _Parser:
-    """Read a pattern into its syntax tree, made of tuples:
+    """Read a pattern into its syntax tree: see `parse`."""
 
-    ("chars", ranges), ("sequence", trees), ("either", trees), ("repeat", tree, low, high or None).
-    """
-
-    def __init__(self, pattern: str):
-        self.pattern, self.at = pattern, 0
+    def __init__(self, pattern: str, search: bool):
+        self.pattern, self.search, self.at, self.depth = pattern, search, 0, 0
 
     def parse(self) -> tuple:
         tree = self.either()
@@ -55,7 +78,8 @@ class _Parser:
         return tree
 
     def error(self, what: str, back: int = 0) -> ValueError:
-        return ValueError(f"pattern {self.pattern!r}, position {self.at - back}: {what}")
+        shown = self.pattern if len(self.pattern) <= 80 else f"{self.pattern[:80]}…"
+        return ValueError(f"pattern {shown!r}, position {self.at - back}: {what}")
 
     def peek(self, ahead: int = 0) -> str:
         """Return a character that comes, "" at the end."""
@@ -77,13 +101,23 @@ class _Parser:
         options = [self.sequence()]
         while self.take("|"):
             options.append(self.sequence())
-        return "either", options
+        if all(option == _NOTHING for option in options):
+            return _NOTHING
+        return options[0] if len(options) == 1 else ("either", options)
 
     def sequence(self) -> tuple:
-        items = []
+        searched = self.search and self.depth == 0
+        items = [_ANYTHING] if searched and not self.take("^") else []
         while self.peek() not in ("", "|", ")"):
-            items.append(self.repeated(self.single()))
-        return "sequence", items
+            if searched and self.peek() == "$" and self.peek(1) in ("", "|"):
+                break
+            item = self.repeated(self.single())
+            # What adds nothing is left out: repeated, it would cost time and lead nowhere.
+            if item != _NOTHING:
+                items.append(item)
+        if searched and not self.take("$"):
+            items.append(_ANYTHING)
+        return items[0] if len(items) == 1 else ("sequence", items)
 
     def repeated(self, item: tuple) -> tuple:
         if self.peek() not in ("*", "+", "?", "{"):
@@ -103,16 +137,22 @@ class _Parser:
             raise self.error(f"{bounds[0]} is more than {bounds[1]}", back=1)
         if self.peek() in ("*", "+", "?", "{"):
             raise self.error("a second quantifier: lazy and possessive ones are not supported")
-        return "repeat", item, *bounds
+        if item == _NOTHING or bounds == (0, 0):
+            return _NOTHING
+        return item if bounds == (1, 1) else ("repeat", item, *bounds)
 
     def single(self) -> tuple:
         char = self.next("an item")
         if char == "(":
             if self.peek() == "?" and not self.take("?:"):
                 raise self.error("of the groups (?… only (?:…) is supported")
+            self.depth += 1
+            if self.depth > _MAX_DEPTH:
+                raise self.error(f"more than {_MAX_DEPTH} groups within each other", back=1)
             inner = self.either()
             if not self.take(")"):
                 raise self.error("missing )")
+            self.depth -= 1
             return inner
         if char == "[":
             return "chars", self.character_class()
@@ -123,7 +163,8 @@ class _Parser:
         if char in "*+?{":
             raise self.error(f"nothing to repeat before {char}", back=1)
         if char in "]}^$":
-            raise self.error(f"write \\{char} for the sign; anchors are not needed", back=1)
+            where = "stand outside of groups" if self.search else "are not needed"
+            raise self.error(f"write \\{char} for the sign; anchors {where}", back=1)
         return "chars", ((ord(char), ord(char)),)
 
     def escape(self) -> _Ranges:
@@ -159,7 +200,8 @@ class _Parser:
                     raise self.error("a range needs two characters in rising order", back=1)
                 first = (ends,)
             ranges += first
-        return _complement(ranges) if negated else tuple(ranges)
+        outside = _complement(ranges)
+        return outside if negated else _complement(outside)  # in order, and none twice
 
     def class_member(self) -> _Ranges:
         char = self.next("a class")
@@ -174,6 +216,10 @@ def _complement(ranges: Sequence[tuple[int, int]]) -> _Ranges:
             outside.append((free, low - 1))
         free = max(free, high + 1)
     return (*outside, (free, _LAST)) if free <= _LAST else tuple(outside)
+
+
+def _too_much(what: str, max_states: int) -> ValueError:
+    return ValueError(f"the pattern needs more {what} than max_states {max_states} allows")
 
 
 def _utf8(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
@@ -218,6 +264,7 @@ def _nondeterministic(tree: tuple, max_states: int) -> tuple[list, list, int]:
     """
     steps: list[list[tuple[int, int, int]]] = []
     jumps: list[list[int]] = []
+    left = _WORK_PER_STATE * max_states
 
     def new() -> int:
         if len(steps) >= max_states:
@@ -228,8 +275,12 @@ def _nondeterministic(tree: tuple, max_states: int) -> tuple[list, list, int]:
 
     def add(tree: tuple, start: int) -> int:
         """Add a part that starts from a state, and return the state where it ends."""
+        nonlocal left
         kind, content, *bounds = tree
         if kind == "chars":
+            left -= len(content)
+            if left < 0:
+                raise _too_much("work", max_states)
             behind = {(): new()}  # the rest of a character: the state before it
 
             def before(rest: tuple) -> int:
@@ -287,17 +338,22 @@ def _deterministic(
             reachable[states] = frozenset(found)
         return reachable[states]
 
+    left = _WORK_PER_STATE * max_states
     sets = [with_jumps(frozenset([0]))]
     number = {sets[0]: 0}
     table = []
     for states in sets:  # grows while it is read
         targets = defaultdict(set)
         for low, high, target in (step for state in states for step in steps[state]):
+            left -= high + 1 - low
+            if left < 0:
+                raise _too_much("work", max_states)
             for byte in range(low, high + 1):
                 targets[byte].add(target)
         row = {}
         for byte, ahead in targets.items():
             after = with_jumps(frozenset(ahead))
+            left -= len(after)
             if after not in number:
                 if len(sets) >= max_states:
                     raise ValueError(f"the pattern needs more than max_states {max_states}")

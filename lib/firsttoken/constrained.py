@@ -17,6 +17,7 @@ from firsttoken.checks import check_count
 
 Array = np.ndarray
 State = Any  # hashable; each language has states of its own
+_N_KEPT = 1000  # masks: each is as long as the vocabulary
 Place = tuple[str, str, int]  # within a JSON document: open brackets, part, number
 
 
@@ -48,8 +49,9 @@ class Constraint:
     may be what it says next: all tokens that begin with a line end, say.
 
     The vocabulary is stored as a tree of shared beginnings, so that a beginning which leads
-    nowhere rules out all its tokens at once. What was found for a state is kept, and shared with
-    copies. `rollback` takes tokens back, as speculation needs it when a guess is rejected.
+    nowhere rules out all its tokens at once. What was found for the last thousand states is kept,
+    and shared with copies. `rollback` takes tokens back, as speculation needs it when a guess is
+    rejected.
 
     Shapes: tokens: the bytes of each of the V tokens; mask(): (V,), booleans
     Raises: ValueError for eos_ids that are empty or outside the vocabulary, for a token that is
@@ -153,6 +155,8 @@ class Constraint:
                         # The token itself, the missing bytes one by one, the end.
                         cost[ids] = 1 + language.n_missing(after) + 1
                         todo.append((after, behind))
+            if len(self._costs) >= _N_KEPT:
+                del self._costs[next(iter(self._costs))]
             self._costs[state] = cost
         return self._costs[state]
 
@@ -281,8 +285,9 @@ class Regex:
     states are sets of its states. From some patterns that takes exponentially many: `max_states`
     is where to give up. A state from which no match can be reached is left out.
 
-    Raises: ValueError for other syntax, naming the position; for a pattern that matches nothing,
-            and one that needs more states.
+    Raises: ValueError for other syntax, naming the position, and groups over a hundred deep; for a
+            pattern that matches nothing, and one that needs more states, or more work than a
+            thousand steps for each state that it may have.
     Source: Thompson 1968, doi:10.1145/363347.363387; Rabin & Scott 1959, doi:10.1147/rd.32.0114
 
     >>> Regex("(ab|ac)*").n_states

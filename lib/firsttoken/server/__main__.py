@@ -10,9 +10,8 @@ import uvicorn
 from firsttoken.server.app import ServerSettings, create_app
 from firsttoken.server.engine_client import EngineClient
 from firsttoken.server.engine_process import engine_process
-from firsttoken.server.options import make_engine, parser
+from firsttoken.server.options import make_engine, parser, words_of
 from firsttoken.server.protocol import uvicorn_config
-from firsttoken.tokenizer import tokenizer
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -30,7 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
     settings = ServerSettings(options.served_model_name, options.api_key, options.max_body_bytes)
     with listening, engine_process(partial(make_engine, options)) as connection:
         try:
-            words = tokenizer(options.tokenizer)
+            words = words_of(options)
             engine = EngineClient(connection)
         except ValueError as error:
             read.error(str(error))

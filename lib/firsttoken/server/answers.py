@@ -6,10 +6,11 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from firsttoken.engine import Answer, TokenLogprobs
+from firsttoken.engine import TokenLogprobs
+from firsttoken.server.messages import Finished
 from firsttoken.server.text import HeldText, token_name
 from firsttoken.server.translation import Job
-from firsttoken.tokenizer import Tokenizer
+from firsttoken.tokenizer import TextStream, Tokenizer
 
 # The engine's reasons in OpenAI's words; "abort" and "error" are vLLM's.
 FINISH_REASONS = {
@@ -50,13 +51,18 @@ class Answers:
         stop = job.asks[0].params.stop
         self._texts = [HeldText(tokenizer, stop) for _ in range(n_answers)]
         self._n_tokens = [0] * n_answers
+        self._begun = [False] * n_answers
+        # Of the tokens that came with log-probabilities: their text, and how long it is.
+        self._told = [TextStream(tokenizer) for _ in range(n_answers)]
         self._offsets = [0] * n_answers
         self._n_prompt = sum(len(ask.prompt_ids) for ask in job.asks)
+        self._n_cached: list[int | None] = [None] * n_answers
 
-    def whole(self, generations: Sequence[Answer]) -> dict[str, Any]:
-        """Return the body of a response, all answers in it."""
+    def whole(self, finished: Sequence[Finished]) -> dict[str, Any]:
+        """Return the body of a response, all answers in it, in their order."""
         choices = []
-        for i, generation in enumerate(generations):
+        for i, done in enumerate(finished):
+            generation = done.answer
             text = generation.text or ""
             said = {"message": {"role": "assistant", "content": text, "refusal": None}}
             choices.append(
@@ -67,31 +73,30 @@ class Answers:
                     "finish_reason": FINISH_REASONS[generation.finish_reason],
                 }
             )
-            self._n_tokens[i] = len(generation.ids)
+            self._n_tokens[i], self._n_cached[i] = len(generation.ids), done.cached_tokens
         return {**self._head, "choices": choices, "usage": self._usage()}
 
-    def begin(self) -> list[bytes]:
-        """Return what a stream begins with: who speaks, in a chat."""
-        if not self._chat:
-            return []
-        roles = range(len(self._texts))
-        return [self._chunk(i, {"role": "assistant", "content": ""}, None, None) for i in roles]
-
     def token(self, index: int, token: int, logprobs: TokenLogprobs | None = None) -> list[bytes]:
-        """Return the chunks of one more token: none while its text is held back."""
+        """Return the chunks of one more token: none while its text is held back.
+
+        The first one always has its chunk, perhaps without text: from that a client tells the time
+        to the first token. In a chat it also says who speaks.
+        """
         self._n_tokens[index] += 1
         text = self._texts[index].push(token)
         told = self._logprobs(index, () if logprobs is None else (logprobs,))
-        if not text and logprobs is None:
+        if not text and logprobs is None and self._begun[index]:
             return []
-        return [self._chunk(index, self._said(text), told, None)]
+        return [self._chunk(index, self._said(index, text), told, None)]
 
-    def end(self, index: int, generation: Answer) -> list[bytes]:
+    def end(self, done: Finished) -> list[bytes]:
         """Return the chunk that ends an answer, with the text that was held back."""
+        index, generation = done.index, done.answer
+        self._n_cached[index] = done.cached_tokens
         text = self._texts[index].finish(generation.text or "")
         reason = FINISH_REASONS[generation.finish_reason]
-        said: dict[str, Any] = self._said(text) if text or not self._chat else {}
-        return [self._chunk(index, said, None, reason)]
+        nothing = self._chat and self._begun[index] and not text
+        return [self._chunk(index, {} if nothing else self._said(index, text), None, reason)]
 
     def close(self) -> list[bytes]:
         """Return what a stream ends with: the usage, if it is wanted, and the mark of the end."""
@@ -101,8 +106,11 @@ class Answers:
             chunks.insert(0, event(usage))
         return chunks
 
-    def _said(self, text: str) -> dict[str, Any]:
-        return {"content": text} if self._chat else {"text": text}
+    def _said(self, index: int, text: str) -> dict[str, Any]:
+        begun, self._begun[index] = self._begun[index], True
+        if not self._chat:
+            return {"text": text}
+        return {"content": text} if begun else {"role": "assistant", "content": text}
 
     def _chunk(self, index: int, said: dict[str, Any], logprobs: Any, reason: str | None) -> bytes:
         delta = {"delta": said} if self._chat else said
@@ -115,12 +123,18 @@ class Answers:
         chunk = f'data: {self._chunk_start},"choices":[{_encode(choice)}]{usage}}}\n\n'
         return chunk.encode()
 
-    def _usage(self) -> dict[str, int]:
-        n_new = sum(self._n_tokens)
+    def _usage(self) -> dict[str, Any]:
+        n_new, n_cached, first = sum(self._n_tokens), 0, 0
+        for ask in self._job.asks:
+            # Later answers share the prompt of the first, which is no find in the cache.
+            found = [n for n in self._n_cached[first : first + ask.n] if n is not None]
+            n_cached += min(found, default=0)
+            first += ask.n
         return {
             "prompt_tokens": self._n_prompt,
             "completion_tokens": n_new,
             "total_tokens": self._n_prompt + n_new,
+            "prompt_tokens_details": {"cached_tokens": n_cached},
         }
 
     def _logprobs(self, index: int, tokens: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
@@ -132,8 +146,9 @@ class Answers:
             return {"content": [self._chat_logprob(t) for t in tokens], "refusal": None}
         offsets = []
         for t in tokens:
+            # Characters that are complete before it: a token may begin within one.
             offsets.append(self._offsets[index])
-            self._offsets[index] += len(self._tokenizer.decode([t.token]))
+            self._offsets[index] += len(self._told[index].push(t.token))
         return {
             "tokens": [name(t.token) for t in tokens],
             "token_logprobs": [t.logprob for t in tokens],

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hmac
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from importlib.resources import files
@@ -17,17 +18,18 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from firsttoken.engine import Answer, QueueFull
+from firsttoken.engine import QueueFull
 from firsttoken.server.answers import Answers, event
 from firsttoken.server.counters import Counters
 from firsttoken.server.engine_client import EngineClient, EngineDown, Flight
 from firsttoken.server.errors import ApiError
 from firsttoken.server.messages import Finished, TokenNews
-from firsttoken.server.schema import ChatRequest, CompletionRequest
-from firsttoken.server.translation import AnyRequest, Job, Translator, parse
+from firsttoken.server.schema import ChatRequest, CommonRequest, CompletionRequest
+from firsttoken.server.translation import AnyRequest, Job, Translator, ignored, parse
 from firsttoken.tokenizer import Tokenizer
 
 _LONG_BODY = 2**14  # bytes that are read in about a millisecond
+_N_NAMES_TOLD = 100  # fields that are ignored: each is told once, and no client fills the log
 
 _log = logging.getLogger("firsttoken.server")
 
@@ -104,6 +106,7 @@ class Api:
             # More could never wait at once, however often the client came again.
             min(settings.max_answers, hello.max_waiting or settings.max_answers),
         )
+        self._names_told: set[str] = set()
         self._page = (files("firsttoken.server") / "dashboard.html").read_text("utf-8")
 
     async def completions(self, request: Request) -> Response:
@@ -124,6 +127,7 @@ class Api:
         self._check_key(request)
         body = await self._body(request)
         asked = parse(kind, body)
+        self._tell_ignored(asked)
         # A long text, or the automaton of a form, must not hold up the others; a thread would hold
         # up the rest.
         slow = len(body) > _LONG_BODY or self._translator.has_form(asked)
@@ -146,7 +150,14 @@ class Api:
         done = await self._unless_gone(request.receive, self._whole(flight), flight)
         return Response(status_code=499) if done is None else JSONResponse(answers.whole(done))
 
-    async def _whole(self, flight: Flight) -> list[Answer]:
+    def _tell_ignored(self, asked: CommonRequest) -> None:
+        for path in ignored(asked):
+            name = re.sub(r"\[\d+\]", "", path)
+            if name not in self._names_told and len(self._names_told) < _N_NAMES_TOLD:
+                self._names_told.add(name)
+                _log.warning("a field of a request is not known here, and ignored: %.80r", name)
+
+    async def _whole(self, flight: Flight) -> list[Finished]:
         done = {}
         async for batch in flight.batches():
             for news in batch:
@@ -154,7 +165,7 @@ class Api:
                     done[news.index] = self.note(flight, news)
         return [done[i] for i in range(flight.n_answers)]
 
-    def note(self, flight: Flight, news: Finished) -> Answer:
+    def note(self, flight: Flight, news: Finished) -> Finished:
         """Count a finished answer and return it.
 
         Raises: ApiError 500 for one that failed.
@@ -162,7 +173,7 @@ class Api:
         self.counters.finished(news, flight)
         if news.answer.error is not None:
             raise ApiError(500, f"answer {news.index} failed: {news.answer.error}")
-        return news.answer
+        return news
 
     async def _unless_gone(
         self, receive: Receive, work: Coroutine[Any, Any, Any], flight: Flight
@@ -201,14 +212,13 @@ class Api:
             return  # unfinished, so that the connection is closed
 
     async def _events(self, flight: Flight, answers: Answers, writer: "_Writer") -> bool:
-        await writer.write(answers.begin())
         async for batch in flight.batches():
             chunks: list[bytes] = []
             for news in batch:
                 if isinstance(news, TokenNews):
                     chunks += answers.token(news.index, news.token, news.logprobs)
                 else:
-                    chunks += answers.end(news.index, self.note(flight, news))
+                    chunks += answers.end(self.note(flight, news))
             await writer.write(chunks)
         await writer.write(answers.close(), more=False)
         return True

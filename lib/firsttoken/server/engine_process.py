@@ -114,6 +114,7 @@ class _Place:
     index: int
     submitted_s: float
     started_s: float | None = None
+    cached_tokens: int = 0
 
 
 class _Loop:
@@ -128,6 +129,8 @@ class _Loop:
         words = engine.tokenizer
         assert words is not None
         tokens = [words.token_bytes(i) for i in range(words.vocab_size)]
+        # A vocabulary may be padded: rows of the model that stand for no token, and no text.
+        tokens += [b""] * (engine.model.arch.vocab_size - len(tokens))
 
         @lru_cache(_N_FORMS_KEPT)
         def constraint(form: bytes) -> Constraint:
@@ -206,15 +209,15 @@ class _Loop:
         if answer.error is not None:
             answer = replace(answer, error=portable(answer.error))
         place = self._places.pop(request_id)
-        times = place.submitted_s, place.started_s
-        self._news.append(Finished(place.flight, place.index, answer, *times))
+        rest = place.submitted_s, place.started_s, place.cached_tokens
+        self._news.append(Finished(place.flight, place.index, answer, *rest))
 
     def _note_step(self, record: StepRecord) -> None:
         self._step = record
-        for request_id, _, _ in record.prefills:
+        for request_id, _, n_before in record.prefills:
             place = self._places.get(request_id)
             if place is not None and place.started_s is None:
-                place.started_s = record.start_s
+                place.started_s, place.cached_tokens = record.start_s, n_before
 
     def _report(self) -> None:
         while self._engine.hook_errors:

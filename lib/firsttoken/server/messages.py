@@ -84,7 +84,7 @@ class Finished:
     """An answer is complete.
 
     The times of its tokens count from `submitted_s`; `started_s` is when its first step began,
-    None where it never ran.
+    None where it never ran. `cached_tokens` of its prompt were found in the cache.
     """
 
     flight: int
@@ -92,6 +92,7 @@ class Finished:
     answer: Answer
     submitted_s: float
     started_s: float | None
+    cached_tokens: int = 0
 
 
 News: TypeAlias = Reply | TokenNews | Finished

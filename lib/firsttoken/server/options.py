@@ -3,11 +3,17 @@
 import argparse
 import os
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from firsttoken.checkpoint import end_ids
 from firsttoken.engine import Engine
 from firsttoken.llama import load_model
 from firsttoken.lora import Adapter, load_adapter
-from firsttoken.tokenizer import tokenizer
+from firsttoken.protocols import Model
+from firsttoken.tokenizer import Tokenizer, tokenizer
 
 
 def parser() -> argparse.ArgumentParser:
@@ -21,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
     add("--host", default="127.0.0.1", help="whom to listen to (default: this machine only)")
     add("--port", type=int, default=8000, help="0 takes a free one; the first line says which")
     add("--model", default="target", help="target, draft, or a directory with a Llama checkpoint")
-    add("--tokenizer", default=None, help="the tokenizer.json of another checkpoint")
+    add("--tokenizer", default=None, help="a tokenizer.json (default: the model's own)")
     add("--backend", choices=("numpy", "torch"), default="numpy")
     add("--served-model-name", default="first-token", help="the name that clients ask for")
     add("--api-key", default=os.environ.get("FIRSTTOKEN_API_KEY"), help="clients must send it")
@@ -61,21 +67,71 @@ def adapters(named: Sequence[str], base: str) -> dict[str, Adapter]:
     return found
 
 
+class PaddedEngine(Engine):
+    """An engine that never says a token which its tokenizer does not know.
+
+    Vocabularies are often padded: a model has more rows than there are tokens (Qwen2.5 has 152,064
+    for 151,665), which training has left as they fell. Their logits become minus infinity.
+
+    Raises: ValueError for a tokenizer with more tokens than the model has rows, and one with so
+            few, less than seven in eight, that it belongs to another model.
+    """
+
+    def __init__(self, model: Model, *arguments: Any, tokenizer: Tokenizer, **options: Any):
+        n_rows = model.arch.vocab_size
+        if not 7 / 8 * n_rows <= tokenizer.vocab_size <= n_rows:
+            raise ValueError(
+                f"tokenizer has {tokenizer.vocab_size} tokens, the model {n_rows}: they do not "
+                "belong together"
+            )
+        super().__init__(model, *arguments, tokenizer=tokenizer, **options)
+        self._padding = np.arange(n_rows) >= tokenizer.vocab_size
+
+    def _logits(self, *arguments: Any) -> list[np.ndarray]:
+        found = super()._logits(*arguments)
+        if not self._padding.any():
+            return found
+        return [np.where(self._padding, -np.inf, rows).astype(rows.dtype) for rows in found]
+
+
+def loaded(name: str, backend: str, words: Tokenizer) -> Model:
+    """Return a model that knows what ends a text, from wherever its files say so.
+
+    Raises: ValueError as `load_model`.
+    """
+    model = load_model(name, backend)
+    if not model.eos_ids and Path(name).is_dir():
+        model.eos_ids = end_ids(name, words.eos_id)
+    return model
+
+
+def words_of(options: argparse.Namespace) -> Tokenizer:
+    """Return the tokenizer that the command line names, else the one beside the model's weights.
+
+    Raises: ValueError as `tokenizer`.
+    """
+    beside = Path(options.model) / "tokenizer.json"
+    return tokenizer(options.tokenizer or (beside if beside.exists() else None))
+
+
 def make_engine(options: argparse.Namespace) -> Engine:
     """Return the engine that the command line asks for.
 
-    Raises: ValueError for an option that names nothing, or is out of range.
+    Raises: ValueError for an option that names nothing, or is out of range, and a model and a
+            tokenizer of different sizes.
     """
-    return Engine(
-        load_model(options.model, options.backend),
+    words = words_of(options)
+    draft = None if options.draft is None else loaded(options.draft, options.backend, words)
+    return PaddedEngine(
+        loaded(options.model, options.backend, words),
         options.n_blocks,
         options.block_size,
         options.max_batch,
         options.token_budget or None,
         prefix_caching=not options.no_prefix_caching,
-        tokenizer=tokenizer(options.tokenizer),
+        tokenizer=words,
         max_waiting=options.max_waiting,
-        draft=None if options.draft is None else load_model(options.draft, options.backend),
+        draft=draft,
         gamma=options.gamma,
         adapters=adapters(options.adapter, options.served_model_name),
         max_adapters=options.max_adapters,

@@ -1,10 +1,15 @@
 """Requests as they come over HTTP: OpenAI's fields, and vLLM's beside them.
 
+What a field means here is one of three things. It is *supported*: it stands below. It is *refused*
+by name, unless its value asks for nothing: it would change the answer (`refused`). Or it is
+*ignored*, as vLLM ignores what it does not know; the server's log says so.
+
 Source: OpenAI, API reference, "Completions" and "Chat"; vLLM, "OpenAI-Compatible Server", extra
 parameters
 """
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
@@ -15,28 +20,41 @@ TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
 
 class Fields(BaseModel):
-    """A JSON object that holds its fields and no others, each of exactly its type."""
+    """A JSON object with fields of exactly their types, and perhaps others.
+
+    `refused` are the others that would change the answer, with the values that ask for nothing;
+    null always does.
+    """
 
     model_config = ConfigDict(
-        extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=()
+        extra="allow", strict=True, allow_inf_nan=False, protected_namespaces=()
     )
+    refused: ClassVar[Mapping[str, tuple]] = {}
+
+    def others(self, path: str = "") -> Iterator[tuple[str, bool]]:
+        """Yield the path of each field that has a value and is not read, and if it is refused."""
+        for name, value in (self.model_extra or {}).items():
+            if value is not None:
+                yield path + name, name in self.refused and value not in self.refused[name]
+        for name, value in self:
+            for i, part in enumerate(value if isinstance(value, list) else [value]):
+                if isinstance(part, Fields):
+                    nth = f"[{i}]" if isinstance(value, list) else ""
+                    yield from part.others(f"{path}{name.rstrip('_')}{nth}.")
 
 
 class StreamOptions(Fields):
     """What a stream tells beside the text; `continuous_usage_stats` is vLLM's."""
 
-    include_usage: bool = False
-    continuous_usage_stats: bool = False
-    include_obfuscation: Literal[False] = False
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class NamedSchema(Fields):
     """A JSON schema with its name."""
 
-    name: str
-    description: str | None = None
+    name: str | None = None
     json_schema: dict[str, Any] = Field(alias="schema")
-    strict: bool | None = None
 
 
 class ResponseFormat(Fields):
@@ -53,11 +71,14 @@ class ResponseFormat(Fields):
 
 
 class StructuredOutputs(Fields):
-    """The same as vLLM has it: one of three ways to say it."""
+    """The same as vLLM has it: one of four ways to say it."""
 
     json_: dict[str, Any] | None = Field(None, alias="json")
     regex: str | None = None
     choice: Annotated[list[str], Field(min_length=1)] | None = None
+    json_object: bool | None = None
+
+    refused = {"grammar": (), "structural_tag": (), "whitespace_pattern": ()}
 
 
 class CommonRequest(Fields):
@@ -89,15 +110,26 @@ class CommonRequest(Fields):
     # This server's own.
     deadline_s: Annotated[float, Field(gt=0)] | None = None
 
-    # Taken, and of no effect here.
-    user: str | None = None
-    metadata: dict[str, Any] | None = None
-    store: bool | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    # Not supported: their values must say that nothing is wanted.
-    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
+    refused = {
+        "logit_bias": ({},),
+        "best_of": (1,),
+        "use_beam_search": (False,),
+        "length_penalty": (1,),
+        "min_tokens": (0,),
+        "stop_token_ids": ([],),
+        "bad_words": ([],),
+        "allowed_token_ids": ([],),
+        "include_stop_str_in_output": (False,),
+        "skip_special_tokens": (True,),
+        "truncate_prompt_tokens": (),
+        "prompt_logprobs": (),
+        "return_token_ids": (False,),
+        "return_tokens_as_token_ids": (False,),
+        "logits_processors": ([],),
+        "guided_grammar": (),
+        "structural_tag": (),
+        "echo": (False,),
+    }
 
     @model_validator(mode="after")
     def _options_of_streams(self) -> "CommonRequest":
@@ -109,54 +141,93 @@ class CommonRequest(Fields):
 class CompletionRequest(CommonRequest):
     """The body of /v1/completions."""
 
-    prompt: str | TokenIds | Annotated[list[str] | list[TokenIds], Field(min_length=1)] = ""
+    prompt: str | TokenIds | Annotated[list[str] | list[TokenIds], Field(min_length=1)] | None = ""
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
-    echo: Literal[False] | None = None
-    suffix: Literal[""] | None = None
-    best_of: Literal[1] | None = None
+    refused = CommonRequest.refused | {
+        "suffix": ("",),
+        "add_special_tokens": (True,),
+        "prompt_embeds": (),
+    }
 
 
-class TextPart(Fields):
-    """A piece of a message."""
+class Part(Fields):
+    """A piece of a message: of what was said, or of a refusal to say it."""
 
-    type: Literal["text"]
-    text: str
+    type: Literal["text", "refusal"]
+    text: str | None = None
+    refusal: str | None = None
+
+    @model_validator(mode="after")
+    def _has_its_text(self) -> "Part":
+        if getattr(self, self.type) is None:
+            raise ValueError(f"{self.type} must be given")
+        return self
 
 
 class Message(Fields):
-    """One message of a conversation."""
+    """One message of a conversation, as a client writes it or as a server has sent it."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
-    name: str | None = None
+    content: str | list[Part] | None = None
+    refusal: str | None = None
+
+    refused = {"tool_calls": ([],), "function_call": (), "tool_call_id": (), "audio": ()}
+
+    @model_validator(mode="after")
+    def _has_content(self) -> "Message":
+        if self.content is None and self.role != "assistant":
+            raise ValueError("content must be given")
+        return self
 
     @property
     def text(self) -> str:
         """The text of all its parts."""
         if isinstance(self.content, str):
             return self.content
-        return "".join(part.text for part in self.content)
+        parts = [part.text or part.refusal or "" for part in self.content or ()]
+        return "".join(parts) or self.refusal or ""
 
 
 class ChatRequest(CommonRequest):
-    """The body of /v1/chat/completions."""
+    """The body of /v1/chat/completions.
+
+    With the `tool_choice` "none" no tool is called, so `tools` are ignored.
+    """
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    functions: list[Any] | None = None
+    function_call: Any = None
 
-    tools: Annotated[list[Any], Field(max_length=0)] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
-    parallel_tool_calls: bool | None = None
-    functions: Annotated[list[Any], Field(max_length=0)] | None = None
-    modalities: list[Literal["text"]] | None = None
-    reasoning_effort: str | None = None
-    verbosity: str | None = None
+    refused = CommonRequest.refused | {
+        "modalities": ([], ["text"]),
+        "audio": (),
+        "web_search_options": (),
+        "add_special_tokens": (False,),
+        "add_generation_prompt": (True,),
+        "continue_final_message": (False,),
+        "chat_template": (),
+        "chat_template_kwargs": ({},),
+        "documents": ([],),
+    }
 
     @model_validator(mode="after")
     def _top_of_something(self) -> "ChatRequest":
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs must come with logprobs true")
+        return self
+
+    @model_validator(mode="after")
+    def _calls_nothing(self) -> "ChatRequest":
+        for offered, choice in (("tools", "tool_choice"), ("functions", "function_call")):
+            wanted = getattr(self, choice)
+            if wanted not in (None, "none", "auto"):
+                raise ValueError(f"{choice} must be 'none' or 'auto': tools are not supported here")
+            if getattr(self, offered) and wanted != "none":
+                raise ValueError(f"{offered} must be empty, or {choice} 'none': not supported here")
         return self

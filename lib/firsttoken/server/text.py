@@ -57,9 +57,10 @@ class HeldText:
 
 
 def token_name(tokenizer: Tokenizer, token: int) -> str:
-    r"""Return what stands for a token among log-probabilities: its text, or its bytes.
+    r"""Return what stands for a token among log-probabilities: its text, its bytes, or its name.
 
-    A token that is no text by itself is written as OpenAI writes it.
+    A token that is no text by itself is written as OpenAI writes it, a special one, which has no
+    bytes at all, as its tokenizer calls it. So no two have the same name.
 
     >>> from firsttoken.tokenizer import tokenizer
     >>> tok = tokenizer()
@@ -67,6 +68,8 @@ def token_name(tokenizer: Tokenizer, token: int) -> str:
     'bytes:\\x'
     """
     raw = tokenizer.token_bytes(token)
+    if not raw:
+        return tokenizer.token_name(token)
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:

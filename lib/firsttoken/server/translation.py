@@ -22,49 +22,115 @@ from firsttoken.tokenizer import Tokenizer
 AnyRequest = TypeVar("AnyRequest", bound=CommonRequest)
 
 # The most states that a client's expression may have: more take seconds to make.
-_MAX_STATES = 4_000
+_MAX_STATES = 6_000
 _N_FORMS_KEPT = 64
 
 
 def parse(kind: type[AnyRequest], body: bytes) -> AnyRequest:
-    """Read the body of a request.
+    """Read the body of a request. Fields that are not known stay in it, ignored: `ignored`.
 
     Raises: ApiError 400 that names the field.
 
     >>> parse(CompletionRequest, b'{"model": "m", "n": 0}')
     Traceback (most recent call last):
-    firsttoken.server.errors.ApiError: n: Input should be greater than or equal to 1
+    firsttoken.server.errors.ApiError: n: must be at least 1, got 0
+    >>> parse(CompletionRequest, b'{"model": "m", "min_tokens": 3}')
+    Traceback (most recent call last):
+    firsttoken.server.errors.ApiError: min_tokens: not supported here, and would change the answer
     """
     try:
-        return kind.model_validate_json(body)
+        request = kind.model_validate_json(body)
     except ValidationError as error:
         raise _field_error(error) from None
+    for path, refused in request.others():
+        if refused:
+            what = "not supported here, and would change the answer"
+            raise ApiError(400, f"{path}: {what}", param=path, code="invalid_value")
+    return request
+
+
+def ignored(request: CommonRequest) -> list[str]:
+    """Return the paths of the fields of a request that nothing here reads.
+
+    >>> ignored(parse(CompletionRequest, b'{"model": "m", "cache_salt": "x"}'))
+    ['cache_salt']
+    """
+    return [path for path, _ in request.others()]
 
 
 def _field_error(error: ValidationError) -> ApiError:
-    """Return the first complaint, with the path of its field."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    # Of a union each member complains; who got furthest into the value says most.
-    first = max((e for e in found if e["loc"][:1] == found[0]["loc"][:1]), key=_depth)
+    """Return the first complaint in words of our own, with the path of its field."""
+    found: list[Any] = list(error.errors(include_url=False))
+    # Of a union each member complains; who got furthest into the value says most, and more than
+    # those that want a value of another type.
+    found = [e for e in found if e["loc"][:1] == found[0]["loc"][:1]]
+    deepest = max(map(_depth, found))
+    found = [e for e in found if _depth(e) == deepest]
+    found = [e for e in found if e["type"] not in _TYPES] or found
+    first = found[0]
     if first["type"] == "json_invalid":
-        return ApiError(400, f"the body is no JSON: {first['msg']}", code="invalid_json")
-    param = ""
-    for part in first["loc"]:
-        if isinstance(part, int):
-            param += f"[{part}]"
-        elif part.isidentifier() and part != "str":  # others are names of a union's members
-            param += f".{part}" if param else part
-    message = first["msg"].removeprefix("Value error, ")
-    if not param:  # a rule for several fields begins with the one at fault
+        what = first["msg"].removeprefix("Invalid JSON: ")
+        return ApiError(400, f"the body is no JSON: {what}", code="invalid_json")
+    param = _path(first["loc"])
+    if first["type"] in _TYPES:
+        kinds = dict.fromkeys(_TYPES[e["type"]] for e in found if _path(e["loc"]) == param)
+        message = f"must be {' or '.join(kinds)}, got {_shown(first['input'])}"
+    else:
+        message = _complaint(first)
+    if first["type"] == "value_error":  # a rule for several fields begins with the one at fault
         word = message.split()[0]
-        param = word if word in _CROSS_RULES else ""
-    if first["type"] == "extra_forbidden":
-        message = "not known here, or not supported"
-    text = f"{param}: {message}" if param else message
+        param, message = f"{param}.{word}".strip("."), message.removeprefix(f"{word} ")
+    text = f"{param}: {message}" if param else f"the body {message}"
     return ApiError(400, text, param=param or None, code="invalid_value")
 
 
-_CROSS_RULES = {"stream_options", "top_logprobs"}
+# Kinds of complaints that are pydantic's, in words for who never heard of it.
+_TYPES = {
+    "string_type": "a string",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+}
+_COMPLAINTS = {
+    "missing": "must be given",
+    "literal_error": "must be {expected}, got {got}",
+    "greater_than": "must be above {gt}, got {got}",
+    "greater_than_equal": "must be at least {ge}, got {got}",
+    "less_than": "must be below {lt}, got {got}",
+    "less_than_equal": "must be at most {le}, got {got}",
+    "finite_number": "must be a finite number",
+    "too_short": "must not be empty",
+    "too_long": "must have at most {max_length} in it, got {actual_length}",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
+    "value_error": "{error}",
+}
+
+
+def _complaint(error: Any) -> str:
+    form = _COMPLAINTS.get(error["type"], "has a value that cannot be read: {got}")
+    return form.format(**{**error.get("ctx", {}), "got": _shown(error["input"])})
+
+
+def _shown(value: object) -> str:
+    """Return the beginning of a value as JSON."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 40 else f"{text[:40]}…"
+
+
+def _path(loc: Sequence[str | int]) -> str:
+    path = ""
+    for part in loc:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part.isidentifier() and part != "str":  # others are names of a union's members
+            path += f".{part}" if path else part
+    return path
 
 
 def _depth(error: Any) -> int:
@@ -107,7 +173,7 @@ class Translator:
     ):
         self._tokenizer = tokenizer
         self.name, self.adapters, self._max_answers = name, tuple(adapters), max_answers
-        self._vocab_size = arch.vocab_size
+        self._vocab_size = min(arch.vocab_size, tokenizer.vocab_size)
         # The last token is chosen, never read.
         self.max_length = min(arch.max_context or n_places + 1, n_places + 1)
         tokens = map(tokenizer.token_bytes, range(tokenizer.vocab_size))
@@ -117,10 +183,9 @@ class Translator:
     def completion(self, request: CompletionRequest) -> Job:
         """Return the job of a completion.
 
-        A text becomes a document of its own, behind the token that ends a text; ids stay as they
-        are.
+        A text becomes a document of its own, behind `Tokenizer.start_ids`; ids stay as they are.
         """
-        prompt = request.prompt
+        prompt = request.prompt if request.prompt is not None else ""
         if isinstance(prompt, str):
             prompts = [self._encode(prompt, "prompt")]
         elif isinstance(prompt[0], int):
@@ -136,11 +201,16 @@ class Translator:
         return self._job(request, prompts, "prompt", "max_tokens", wanted, request.logprobs)
 
     def chat(self, request: ChatRequest) -> Job:
-        """Return the job of a chat: the answer may fill the context unless the client says less."""
+        """Return the job of a chat: the answer may fill the context unless the client says less.
+
+        A limit beyond the context is one that the context is reached before: such an answer ends
+        with "length". Of a completion it is an error, as OpenAI has it.
+        """
         text = render_chat([(message.role, message.text) for message in request.messages])
         prompt = self._encode(text, "messages")
         field = "max_completion_tokens" if request.max_completion_tokens else "max_tokens"
-        wanted = getattr(request, field) or self.max_length - len(prompt)
+        room = self.max_length - len(prompt)
+        wanted = min(getattr(request, field) or room, room)
         logprobs = (request.top_logprobs or 0) if request.logprobs else None
         return self._job(request, [prompt], "messages", field, wanted, logprobs)
 
@@ -153,7 +223,13 @@ class Translator:
         least = len(text.encode()) // self._longest_token
         if least >= self.max_length:
             raise self._too_long(field, f"at least {least}")
-        return self._fitting(self._tokenizer.encode_document(text), field)
+        ids = [*self._tokenizer.start_ids, *self._tokenizer.encode(text)]
+        if not ids:
+            raise ApiError(
+                400, f"{field}: must not be empty: this model's texts begin with no token of their "
+                "own", param=field, code="invalid_value",
+            )  # fmt: skip
+        return self._fitting(ids, field)
 
     def _ids(self, ids: Sequence[Any], field: str) -> list[int]:
         if max(ids) >= self._vocab_size:
@@ -297,6 +373,7 @@ def _forms(request: CommonRequest) -> Iterator[tuple[str, str, Any]]:
         ("structured_outputs.json", "json", ways and ways.json_),
         ("structured_outputs.regex", "regex", ways and ways.regex),
         ("structured_outputs.choice", "choice", ways and ways.choice),
+        ("structured_outputs.json_object", "object", (ways and ways.json_object) or None),
         ("guided_json", "json", request.guided_json),
         ("guided_regex", "regex", request.guided_regex),
         ("guided_choice", "choice", request.guided_choice),
