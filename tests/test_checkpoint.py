@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from firsttoken.checkpoint import check_weights, read_checkpoint, read_safetensors, weight_shapes
+from firsttoken.checkpoint import check_weights, end_ids, read_checkpoint, read_safetensors
 
 SIZES = {"vocab_size": 97, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3}
 
@@ -51,7 +51,7 @@ def test_eos_ids_come_from_the_generation_config_first(saved, tmp_path):
     assert read_checkpoint(tmp_path).eos_ids == (7,)
 
 
-def test_a_checkpoint_says_what_its_config_says(saved, broken, monkeypatch):
+def test_a_checkpoint_says_what_its_config_says(saved, broken):
     """What old configs leave out has the defaults of transformers."""
     plain = read_checkpoint(saved[0])
     assert plain.arch.name == saved[0].name and plain.arch.n_layers == 3
@@ -65,9 +65,7 @@ def test_a_checkpoint_says_what_its_config_says(saved, broken, monkeypatch):
     config = json.loads((broken / "config.json").read_text())
     del config["rms_norm_eps"], config["hidden_act"]
     (broken / "config.json").write_text(json.dumps(config))
-    monkeypatch.chdir(broken)  # a path may be a string, and relative
-    got = read_checkpoint(".")
-    assert got.norm_eps == LlamaConfig().rms_norm_eps == 1e-6 and got.arch.name == broken.name
+    assert read_checkpoint(str(broken)).norm_eps == LlamaConfig().rms_norm_eps == 1e-6
 
 
 def test_shards_are_read_as_one_and_the_tables_of_old_ones_left_out(saved, broken):
@@ -99,20 +97,12 @@ def test_wrong_weights_are_named(saved, subtests):
     for kind, given_weights, message in [
         (arch, untied, f"lack 1 tensors, first {norm}"),
         (arch, weights | {norm: one}, r"input_layernorm.weight has shape \(1,\), expected \(48"),
-        (arch, weights | {"q_proj.bias": one}, r"1 unexpected tensors, first q_proj.bias"),
         (of_tied, weights, r"lm_head.weight differs"),
         (of_tied, tied | {"other": one}, r"1 unexpected tensors, first other"),
         (arch.replace(qkv_bias=True), weights, "biases, experts"),
     ]:
         with subtests.test(message), pytest.raises(ValueError, match=message):
             check_weights(kind, given_weights)
-
-
-def test_weight_shapes_are_those_of_transformers(saved):
-    arch = read_checkpoint(saved[0]).arch
-    expected = {name: tuple(w.shape) for name, w in saved[1].state_dict().items()}
-    assert weight_shapes(arch) == expected
-    assert sum(np.prod(shape) for shape in expected.values()) == arch.n_params
 
 
 def edit_json(file, **changes):
@@ -131,13 +121,9 @@ INDEX, WEIGHTS = "model.safetensors.index.json", "model.safetensors"
 # What to do to a file, or what to write into it, or what to change in the config; what is said.
 DAMAGE = [
     ("config.json", Path.unlink, "config.json: No such file"),
-    ("config.json", b"{", "config.json is not readable as JSON"),
-    ("config.json", b"[]", "config.json must hold a JSON object, got list"),
     ("config.json", b"\xff", "config.json is not readable as JSON"),
     ("config.json", {"model_type": "qwen2"}, "model_type 'qwen2'"),
-    ("config.json", {"hidden_act": "gelu"}, "hidden_act 'gelu'"),
     ("config.json", {"rope_parameters": None, "rope_theta": None}, "rope_theta None"),
-    ("config.json", {"num_hidden_layers": 4}, "lack 9 tensors, first model.layers.3"),
     (
         "config.json",
         {"intermediate_size": 81},
@@ -145,17 +131,12 @@ DAMAGE = [
     ),
     (WEIGHTS, Path.unlink, "l.safetensors cannot .*: No such file"),
     (WEIGHTS, lambda file: file.write_bytes(file.read_bytes()[:-1000]), "cannot .*: .* header"),
-    (WEIGHTS, b"", "model.safetensors cannot be read"),
-    (WEIGHTS, b"\xff" * 99, "model.safetensors cannot be read"),
-    (WEIGHTS, b"\2" + b"\0" * 7 + b"[]", "cannot be read as safetensors"),
     (
         WEIGHTS,
         lambda file: save_file({"x": torch.zeros(2, dtype=torch.int8)}, file),
         r"model\.safetensors: x is I8, expected one of F64, F32, F16, BF16",
     ),
     (INDEX, b"{}", "index.json has no weight_map"),
-    (INDEX, b'{"weight_map": {}}', "index.json has no weight_map"),
-    (INDEX, b'{"weight_map": ["x"]}', "index.json has no weight_map"),
     (INDEX, b'{"weight_map": {"x": "part.safetensors"}}', "part.safetensors cannot be"),
 ]
 
@@ -205,3 +186,21 @@ def test_a_senseless_header_is_named(tmp_path, subtests):
             continue
         with subtests.test(str(entry)), pytest.raises(ValueError, match="safetensors"):
             read_safetensors(file)
+
+
+def test_what_ends_a_text_is_found_wherever_a_file_says_it(broken):
+    """A generation_config.json without it says nothing: config.json and the tokenizer still may."""
+    for generation, config, tokenizers, expected in [
+        ({"eos_token_id": [5, 6]}, {"eos_token_id": 7}, 8, (5, 6)),
+        ({"eos_token_id": 0}, {"eos_token_id": 7}, 8, (0,)),
+        ({"eos_token_id": None}, {"eos_token_id": 7}, 8, (7,)),
+        ({}, {"eos_token_id": [7]}, 8, (7,)),
+        (None, {"eos_token_id": None}, 8, (8,)),
+        ({}, {"eos_token_id": None}, None, ()),
+    ]:
+        file = broken / "generation_config.json"
+        file.unlink(missing_ok=True)
+        if generation is not None:
+            file.write_text(json.dumps(generation))
+        edit_json(broken / "config.json", **config)
+        assert end_ids(broken, tokenizers) == expected

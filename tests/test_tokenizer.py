@@ -76,13 +76,6 @@ def test_a_stream_holds_back_half_a_character(tok):
     assert stream.finish() == "\ufffd"
 
 
-def test_special_tokens_are_no_text(tok):
-    assert tok.eos_id == 0
-    assert tok.token_bytes(0) == b"" and tok.decode([0, 0]) == ""
-    assert 0 not in tok.encode(END) and tok.decode(tok.encode(END)) == END
-    assert tok.encode("") == [] and tok.decode([]) == ""
-
-
 def test_every_byte_is_a_token_and_none_is_twice(tok):
     table = [tok.token_bytes(i) for i in range(1, tok.vocab_size)]
     assert {bytes([b]) for b in range(256)} <= set(table)
@@ -145,3 +138,44 @@ def test_files_that_do_not_fit_are_named(tmp_path):
         tokenizers.Tokenizer(model).save(str(path))
         with pytest.raises(ValueError, match=f"not byte-level: token 1 is {shown}"):
             tokenizer(path)
+
+
+def test_a_document_begins_with_what_the_files_say(tmp_path):
+    """The template's own beginning, else bos_token; the token that ends a text only in silence."""
+    path = train(tmp_path, special=(END, "<s>"))
+    for config, start in [
+        ({"eos_token": END, "bos_token": "<s>"}, [1]),
+        ({"eos_token": END, "bos_token": {"content": "<s>"}, "add_bos_token": True}, [1]),
+        ({"eos_token": END, "bos_token": "<s>", "add_bos_token": False}, []),
+        ({"eos_token": END, "bos_token": None}, []),
+        ({"eos_token": END}, [0]),
+        ({}, []),
+    ]:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+        tok = tokenizer(path)
+        assert list(tok.start_ids) == start
+        if start:
+            assert tok.encode_document("a") == start + tok.encode("a")
+        else:
+            with pytest.raises(ValueError, match="start_ids"):
+                tok.encode_document("a")
+    library = tokenizers.Tokenizer.from_file(str(path))
+    library.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"<s> $A {END}", special_tokens=[(END, 0), ("<s>", 1)]
+    )
+    library.save(str(path))
+    assert tokenizer(path).encode_document("a") == [1, *tokenizer(path).encode("a")]
+
+
+def test_a_tokenizer_says_whether_every_string_survives(tmp_path):
+    for change, lossless in [
+        ({}, True),
+        ({"normalizer": tokenizers.normalizers.NFC()}, False),
+        ({"pre_tokenizer": tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)}, False),
+    ]:
+        library = tokenizers.Tokenizer.from_file(str(train(tmp_path)))
+        for name, value in change.items():
+            setattr(library, name, value)
+        library.save(str(tmp_path / "tokenizer.json"))
+        tok = tokenizer(tmp_path / "tokenizer.json")
+        assert tok.lossless == lossless == (tok.decode(tok.encode("e\u0301")) == "e\u0301")

@@ -20,7 +20,11 @@ _DTYPES = ("F64", "F32", "F16", "BF16")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a directory in Hugging Face's Llama format holds; weights are float32."""
+    """What a directory in Hugging Face's Llama format holds; weights are float32.
+
+    `eos_ids` are those of generation_config.json, of config.json only where that file is missing;
+    `end_ids` also looks further.
+    """
 
     arch: Architecture
     weights: Mapping[str, Array]
@@ -62,6 +66,24 @@ def read_checkpoint(directory: str | Path) -> Checkpoint:
         norm_eps=config.get("rms_norm_eps", 1e-6),  # the default of transformers
         eos_ids=() if eos is None else tuple(eos) if isinstance(eos, list) else (eos,),
     )
+
+
+def end_ids(directory: str | Path, tokenizer_eos: int | None = None) -> tuple[int, ...]:
+    """Return the tokens that end a text, from the first file of a directory that names any.
+
+    generation_config.json comes first, then config.json, then what the tokenizer calls the end.
+    None of them may: then nothing ends a text but its length.
+
+    Raises: ValueError that names the file: config.json is missing, or one is unreadable.
+    """
+    directory = Path(directory)
+    generation = directory / "generation_config.json"
+    files = [generation] if generation.exists() else []
+    for file in (*files, directory / "config.json"):
+        eos = _read_json(file).get("eos_token_id")
+        if eos is not None and eos != []:
+            return tuple(eos) if isinstance(eos, list) else (eos,)
+    return () if tokenizer_eos is None else (tokenizer_eos,)
 
 
 def read_safetensors(file: str | Path) -> dict[str, Array]:

@@ -49,7 +49,7 @@ def bits_per_byte(
     The text is read after the end-of-text token, as a document of its own; see `token_losses`.
 
     Units:  bits per byte of UTF-8
-    Raises: ValueError as `token_losses`, and for a tokenizer without an eos_id.
+    Raises: ValueError as `token_losses`, and for a tokenizer without start_ids.
     """
     ids = tokenizer.encode_document(text)
     losses = token_losses(model, ids, window, cache_dtype)

@@ -13,13 +13,16 @@ from firsttoken.paths import data_path
 class Tokenizer:
     """A byte-level tokenizer: a token stands for a run of bytes, a text for its UTF-8 bytes.
 
-    Any string therefore encodes, and decodes to itself. Special tokens are marks between texts:
-    no text encodes to one, not even its own name, and they decode to nothing.
+    Any string therefore encodes, and decodes to itself where the tokenizer is `lossless`, as the
+    shipped one is: some files change a text before they cut it, by a normaliser (Qwen's joins e
+    and its accent) or a space before the first word. Special tokens are marks between texts: no
+    text encodes to one, not even its own name, and they decode to nothing.
 
     A character may be split between tokens. `decode` shows incomplete bytes as U+FFFD;
     `TextStream` holds them back until the rest has come.
 
-    `eos_id` is the token that ends a text, None where tokenizer_config.json names none.
+    `eos_id` is the token that ends a text, None where tokenizer_config.json names none. `start_ids`
+    are what a document begins with, see `encode_document`.
 
     >>> tok = tokenizer()
     >>> tok.decode(tok.encode("naïve\\t🙂")) == "naïve\\t🙂"
@@ -38,10 +41,30 @@ class Tokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._bytes = _token_bytes(self._tokenizer, path)
-        config = path.with_name("tokenizer_config.json")
-        eos = json.loads(config.read_text("utf-8")).get("eos_token") if config.exists() else None
-        eos = eos["content"] if isinstance(eos, dict) else eos
-        self.eos_id = None if eos is None else self._tokenizer.token_to_id(eos)
+        file = path.with_name("tokenizer_config.json")
+        config = json.loads(file.read_text("utf-8")) if file.exists() else {}
+        self.eos_id = self._id(config.get("eos_token"))
+        self.start_ids = self._start(config)
+        cutting = json.dumps(json.loads(self._tokenizer.to_str())["pre_tokenizer"])
+        adds_space = '"add_prefix_space": true' in cutting
+        self.lossless = self._tokenizer.normalizer is None and not adds_space
+
+    def _id(self, token: str | dict[str, str] | None) -> int | None:
+        """Return the id of a token as a config names it, None for one that is not there."""
+        name = token["content"] if isinstance(token, dict) else token
+        return None if name is None else self._tokenizer.token_to_id(name)
+
+    def _start(self, config: dict) -> tuple[int, ...]:
+        plain = self._tokenizer.encode("a", add_special_tokens=False).ids
+        framed = self._tokenizer.encode("a").ids
+        if framed != plain:
+            n = next(i for i in range(len(framed)) if framed[i : i + len(plain)] == plain)
+            return tuple(framed[:n])
+        if not config.get("add_bos_token", True):
+            return ()
+        # Where a config is silent about a token that begins, the one that ends stands between all.
+        start = self._id(config["bos_token"]) if "bos_token" in config else self.eos_id
+        return () if start is None else (start,)
 
     @property
     def vocab_size(self) -> int:
@@ -59,18 +82,23 @@ class Tokenizer:
             raise ValueError(f"text must be a string without surrogates, got {text!r}") from None
 
     def encode_document(self, text: str) -> list[int]:
-        """Return the ids of a text as a document of its own: behind the token that ends a text.
+        """Return the ids of a text as a document of its own, behind what such a one begins with.
 
-        So every document of the training text began.
+        That is what the tokenizer's own template puts before a text (Llama 3), else its bos_token,
+        the shipped model's `<|endoftext|>`; nothing where tokenizer_config.json says so by
+        `"bos_token": null` or `"add_bos_token": false` (Qwen). Where it names no bos_token at all,
+        it is the token that ends a text, which then stands between all of them.
 
-        Raises: ValueError as `encode`, and for a tokenizer without an eos_id.
+        Raises: ValueError as `encode`, and where a document begins with nothing (no `start_ids`):
+                then nothing predicts its first token.
+        Source: transformers, tokenization_utils_base.py, bos_token; tokenizers, TemplateProcessing
 
         >>> tokenizer().encode_document("")
         [0]
         """
-        if self.eos_id is None:
-            raise ValueError("tokenizer has no eos_id, which a document begins with; got None")
-        return [self.eos_id, *self.encode(text)]
+        if not self.start_ids:
+            raise ValueError("tokenizer has no start_ids, which a document begins with; got none")
+        return [*self.start_ids, *self.encode(text)]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of some ids; bytes that form no character become U+FFFD.
@@ -88,6 +116,17 @@ class Tokenizer:
         if not 0 <= token_id < len(self._bytes):
             raise ValueError(f"token id {token_id} is outside 0 … {len(self._bytes) - 1}")
         return self._bytes[token_id]
+
+    def token_name(self, token_id: int) -> str:
+        """Return how the tokenizer's own file calls a token: the name of a special one.
+
+        Raises: ValueError for an id outside the vocabulary.
+
+        >>> tokenizer().token_name(0)
+        '<|endoftext|>'
+        """
+        self.token_bytes(token_id)
+        return str(self._tokenizer.id_to_token(token_id))
 
 
 class TextStream:
