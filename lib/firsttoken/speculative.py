@@ -6,8 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from firsttoken.architectures import Architecture
 from firsttoken.checks import check_count
+from firsttoken.hardware import Accelerator
+from firsttoken.roofline import model_cost
 from firsttoken.sampling import draw
+from firsttoken.units import bytes_per_element
 
 Array = np.ndarray
 
@@ -173,6 +177,8 @@ def speedup(
     `cost_ratio` is the draft's step in steps of the target, measured: not a ratio of weights.
     `verify_cost` is a pass over γ+1 tokens in steps of the target, a number or a function of γ. It
     is 1 where reading the weights is all that costs, and grows where arithmetic begins to.
+    Both depend on the batch and on the length of the texts: see `roofline_costs`. What a loop does
+    besides, and reading the prompt with both models, is left out.
 
     Below 1 it is a slow-down. γ = 0 is plain decoding: 1.
 
@@ -215,6 +221,57 @@ def best_gamma(
     """
     check_count("max_gamma", max_gamma)
     return max(range(max_gamma + 1), key=lambda g: speedup(alpha, g, cost_ratio, verify_cost))
+
+
+def roofline_costs(
+    target: Architecture,
+    draft: Architecture,
+    accelerator: Accelerator,
+    batch: int,
+    context: int,
+    gamma: int,
+    dtype: str = "bf16",
+) -> tuple[float, float]:
+    """Return (cost_ratio, verify_cost) for `speedup`: what the roofline says of a batch.
+
+    Linear layers and attention follow each other, each waiting for its arithmetic or for its
+    bytes. A draft has a cache of its own. So cost_ratio is the ratio of the weights for one reader
+    of a short text, and goes towards that of the caches with more readers and longer texts;
+    verify_cost grows where γ+1 tokens of each reader keep the arithmetic busy.
+
+    It holds where reading and computing are all that costs. Starting the kernels of a small draft
+    may take longer than they run: then measure.
+
+    context:    the tokens that a step attends to, the new one among them, in each of `batch` texts
+
+    Units:  steps of the target
+    Raises: ValueError for a batch or context below 1, a gamma that is no count, a dtype without a
+            rate.
+
+    >>> from firsttoken.architectures import ARCHITECTURES
+    >>> from firsttoken.hardware import ACCELERATORS
+    >>> pair = ARCHITECTURES["Llama-3.1-8B"], ARCHITECTURES["Llama-3.2-1B"]
+    >>> for batch, context in ((1, 64), (64, 4096), (1024, 64)):
+    ...     c, check = roofline_costs(*pair, ACCELERATORS["H100-SXM"], batch, context, gamma=4)
+    ...     print(f"c {c:.2f}, a check {check:.2f} steps")
+    c 0.15, a check 1.00 steps
+    c 0.22, a check 1.00 steps
+    c 0.18, a check 4.44 steps
+    """
+
+    def pass_s(arch: Architecture, n_new: int) -> float:
+        cost = model_cost(arch, batch, n_new, context + n_new - 1, dtype, dtype)
+        flops = 2 * batch * n_new * arch.n_matmul_params
+        n_bytes = arch.n_touched_params(batch * n_new) * bytes_per_element(dtype)
+        parts = (flops, n_bytes), (cost.flops - flops, cost.bytes - n_bytes)
+        rate = accelerator.peak(dtype)
+        return sum(max(f / rate, b / accelerator.bandwidth) for f, b in parts)
+
+    check_count("batch", batch, at_least=1)
+    check_count("context", context, at_least=1)
+    check_count("gamma", gamma)
+    step_s = pass_s(target, 1)
+    return pass_s(draft, 1) / step_s, pass_s(target, 1 + gamma) / step_s
 
 
 def acceptance_by_position(rounds: Sequence[Round]) -> tuple[Array, Array]:

@@ -6,14 +6,19 @@ evenly), `pipeline` (layers one after another), `memory` (what each device holds
 """
 
 from firsttoken.parallel.collectives import (
+    PROTOCOLS,
+    SUMS,
     RingRound,
     all_gather_bytes,
     all_gather_s,
     all_reduce_bytes,
+    all_reduce_s,
     all_to_all_bytes,
     all_to_all_s,
     dispatch_bytes,
     fit_link,
+    in_protocol,
+    one_shot_all_reduce_s,
     reduce_scatter_bytes,
     reduce_scatter_s,
     ring_all_reduce_s,
@@ -53,6 +58,8 @@ from firsttoken.parallel.planner import (
 from firsttoken.parallel.tensor import tensor_parallel_prefill, tensor_parallel_step
 
 __all__ = [
+    "PROTOCOLS",
+    "SUMS",
     "DeviceMemory",
     "DeviceParams",
     "Layout",
@@ -64,6 +71,7 @@ __all__ = [
     "all_gather_bytes",
     "all_gather_s",
     "all_reduce_bytes",
+    "all_reduce_s",
     "all_to_all_bytes",
     "all_to_all_s",
     "cache_transfer_s",
@@ -72,8 +80,10 @@ __all__ = [
     "dispatch_bytes",
     "fit_link",
     "idle_share",
+    "in_protocol",
     "kv_share",
     "layouts",
+    "one_shot_all_reduce_s",
     "pass_time",
     "pipeline_bubble",
     "pipeline_bytes",

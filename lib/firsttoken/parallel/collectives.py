@@ -9,6 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from firsttoken.checks import check_count
+from firsttoken.hardware import LINKS, Link
+
+# What NCCL 2.30.7 assumes of a ring within a node (src/graph/tuning.cc): LL sends a flag with each
+# four bytes, so it waits little and moves half at most, on NVLink less; Simple moves all.
+_LL_BANDWIDTH = {"NVLink-3": 87.7e9, "NVLink-4": 141e9, "NVLink-5": 282e9}  # llMaxBws
+_SIMPLE_LATENCY_S = {"NVLink": 3.4e-6, "PCIe": 5.7e-6}  # hwLatencies; of a network 14.0 µs
+PROTOCOLS = ("LL", "Simple")
+SUMS = ("ring", "one shot", "fastest")
 
 
 def ring_all_reduce_s(
@@ -21,6 +29,10 @@ def ring_all_reduce_s(
     the complete pieces go round. All links are busy all the time, so that the bytes that a device
     sends hardly grow with n, at most 2·n_bytes: it is the 2·(n - 1) rounds that many devices pay.
 
+    It holds for a ring, as libraries take it for long arrays. Short ones, such as the activations
+    of one token, are added up in one shot: see `one_shot_all_reduce_s`. Latency and bandwidth must
+    belong to one protocol: see `in_protocol`.
+
     Units:  bytes, bytes/s in one direction, seconds; `latency_s` is that of one round.
     Raises: ValueError for an n that is no positive integer, negative bytes or latency, and for
             more than one device without a positive bandwidth.
@@ -32,6 +44,78 @@ def ring_all_reduce_s(
     0.0
     """
     return 2 * all_gather_s(n_bytes, n, link_bandwidth, latency_s)
+
+
+def one_shot_all_reduce_s(
+    n_bytes: float, n: int, link_bandwidth: float | None, latency_s: float = 0.0
+) -> float:
+    """Return the time in which n devices add up an array that each sends whole to each other one.
+
+    A device's n - 1 copies follow one another through its link, and it waits once, not
+    2·(n - 1) times as in a ring. So it is faster for short arrays, and slower for long ones with
+    more than two devices.
+
+    It holds where each device reaches every other one directly, as NVLink through a switch.
+
+    Units:  bytes, bytes/s in one direction, seconds
+    Raises: ValueError as `ring_all_reduce_s`.
+    Source: vLLM csrc/custom_all_reduce.cuh, `cross_device_reduce_1stage`
+
+    >>> one_shot_all_reduce_s(450e9, n=8, link_bandwidth=450e9, latency_s=0.5)
+    7.5
+    """
+    rounds = all_gather_s(n_bytes, n, link_bandwidth, latency_s)  # checks what came
+    return n * (rounds - (n - 1) * latency_s) + latency_s if n > 1 else 0.0
+
+
+def in_protocol(link: Link, protocol: str) -> Link:
+    """Return one of `hardware.LINKS` as NCCL's rings have it in a protocol, "LL" or "Simple".
+
+    LL waits little in each round and moves a half of the bandwidth at most; Simple moves all of it
+    and waits five times as long. NCCL takes one of them for a message, the faster.
+
+    Raises: ValueError for another protocol, and for a link that is not in the table.
+    Source: NCCL 2.30.7, src/graph/tuning.cc: hwLatencies, llMaxBws, ring LL and ring Simple
+
+    >>> fast, full = (in_protocol(LINKS["NVLink-4"], p) for p in PROTOCOLS)
+    >>> fast.bandwidth / 1e9, full.bandwidth / 1e9
+    (141.0, 450.0)
+    """
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"protocol must be one of {PROTOCOLS}, got {protocol!r}")
+    if LINKS.get(link.name) != link:
+        raise ValueError(f"link must be one of {tuple(LINKS)}, got {link!r}")
+    kind = link.name.split("-")[0]
+    latency_s, bandwidth = link.latency_s, link.bandwidth
+    if protocol == "LL":
+        bandwidth = _LL_BANDWIDTH.get(link.name, bandwidth / 2)
+    else:
+        latency_s = _SIMPLE_LATENCY_S.get(kind, 14.0e-6)
+    return Link(f"{link.name}, {protocol}", bandwidth, latency_s, link.source)
+
+
+def all_reduce_s(n_bytes: float, n: int, link: Link, way: str = "fastest") -> float:
+    """Return the time of an all-reduce on one of `hardware.LINKS`, in one protocol.
+
+    way:    "ring", in the faster protocol; "one shot", in LL; or "fastest", the faster of both
+
+    Starting a collective, some microseconds more, is left out.
+
+    Units:  bytes, seconds
+    Raises: ValueError for another way, and as `ring_all_reduce_s` and `in_protocol`.
+
+    >>> nvlink = LINKS["NVLink-4"]  # a token of 8,192 numbers, then 4,096 tokens
+    >>> [f"{1e6 * all_reduce_s(n * 16384, 8, nvlink, 'ring'):.0f} µs" for n in (1, 4096)]
+    ['9 µs', '309 µs']
+    >>> [f"{1e6 * all_reduce_s(n * 16384, 8, nvlink, 'one shot'):.0f} µs" for n in (1, 4096)]
+    ['1 µs', '3332 µs']
+    """
+    if way not in SUMS:
+        raise ValueError(f"way must be one of {SUMS}, got {way!r}")
+    fast, full = (in_protocol(link, protocol) for protocol in PROTOCOLS)
+    rings = [ring_all_reduce_s(n_bytes, n, w.bandwidth, w.latency_s) for w in (fast, full)]
+    shot = one_shot_all_reduce_s(n_bytes, n, fast.bandwidth, fast.latency_s)
+    return {"ring": min(rings), "one shot": shot, "fastest": min(*rings, shot)}[way]
 
 
 def all_gather_s(

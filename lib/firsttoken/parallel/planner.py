@@ -151,6 +151,11 @@ def pass_time(work: Workload, layout: Layout, batch: int, n_new: int, n_attended
     is replaced by two all-to-alls, which bring each token to its experts and back. The load of
     experts and devices is taken to be even.
 
+    Sums go round a ring over the links as they are given, and all-to-alls in rounds. As they stand,
+    `hardware.LINKS` have the latency of one protocol and the bandwidth of another, which is better
+    than either. Small sums are added up sooner in one shot: where a verdict hangs on them, add
+    `collectives.all_reduce_s` to `compute_s` and `bandwidth_s` instead.
+
     Raises: ValueError for what is no positive integer, and as `device_params` and `Workload.link`.
     """
     arch, tensor, n_layers = work.arch, layout.tensor, work.arch.n_layers

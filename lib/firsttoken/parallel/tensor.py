@@ -29,6 +29,9 @@ def tensor_parallel_step(
     their parts of the activations: a ring all-reduce of batch · D numbers in bf16, which nothing
     overlaps.
 
+    A ring is for long arrays. The sums of a few tokens are sooner in one shot, which does not wait
+    longer with more devices: see `collectives.one_shot_all_reduce_s`.
+
     An even cut of the cache is the best case. With more devices than KV heads, and with latent
     attention, real systems keep copies of it, or cut it along the batch or the text.
 
