@@ -51,10 +51,7 @@ def test_a_shortlist_keeps_what_the_filters_keep(device, case):
 @pytest.mark.parametrize("device", DEVICES)
 @given(case=batches(), seed=st.integers(0, 2**32))
 def test_a_batch_is_drawn_as_the_reference_draws_it(device, case, seed):
-    """The same uniform numbers, the same tokens; in float32 a token that the filters keep.
-
-    In float64 a number falls within rounding of a bound in about one row of 1e12.
-    """
+    """The same uniform numbers, the same tokens; in float32 a token that the filters keep."""
     logits, parameters = case
     z, given_parameters = in_numpy(logits, parameters)
     expected = reference(z, **given_parameters)
@@ -97,31 +94,6 @@ def test_numbers_for_the_whole_batch_and_no_rows():
     assert sampling_torch.sample(z[:0], generator, 0.5, 0, 0.9, 0.1).shape == (0,)
 
 
-def test_what_is_read_of_the_logits():
-    """Groups are 64 tokens side by side, the last one what is left; its missing ids hold -inf."""
-    temperature = np.array([[0.5], [1.0], [2.0]])
-    for n_vocab in (1, 63, 64, 65, 200):
-        for dtype in (torch.float64, torch.float32, torch.bfloat16):
-            generator = torch.Generator().manual_seed(0)
-            z = torch.randn((3, n_vocab), generator=generator, dtype=torch.float64).to(dtype)
-            wide = torch.float64 if dtype == torch.float64 else torch.float32
-            rows, exact = sampling_torch.Rows(z, temperature), z.to(wide).numpy()
-            n_groups = -(-n_vocab // 64)
-            padded = np.full((3, n_groups * 64), -np.inf, exact.dtype)
-            padded[:, :n_vocab] = exact
-            groups = padded.reshape(3, n_groups, 64)
-            np.testing.assert_array_equal(rows.maxima(), groups.max(axis=2))
-            row, group = np.array([2, 0]), np.array([0, n_groups - 1])
-            ids, logits = rows.members(row, group)
-            np.testing.assert_array_equal(ids, [range(64 * g, 64 * (g + 1)) for g in group])
-            np.testing.assert_array_equal(logits, groups[row, group])
-            for chosen in ([True, True, True], [False, True, True], [False, False, False]):
-                whole = rows.whole(np.array(chosen))
-                expected = (exact / temperature.astype(exact.dtype))[chosen]
-                np.testing.assert_allclose(whole, expected, rtol=1e-6)
-                assert whole.shape == expected.shape
-
-
 def test_unless_asked_nothing_is_filtered():
     z = torch.randn((5, 6400), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     nothing = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -156,3 +128,44 @@ def test_errors_name_what_is_wrong():
             sampling_torch.shortlist(logits, **parameters)
         with pytest.raises(ValueError, match=name):
             sampling_torch.sample(logits, torch.Generator(), **parameters)
+
+
+def omniinfer_keeps(counts, k, p_top):
+    """Which of these tokens, of probabilities counts / sum, an engine keeps that sorts upwards.
+
+    Top-k cuts at the k-th largest value and keeps its equals; then what from the least likely up
+    sums to at most 1 - p_top goes, but never the last. In whole numbers: `p_top` counts, too.
+    Source: github.com/omni-ai-npu/omni-infer at 2a2c217, omni/adaptors/vllm/sample/sampler.py.
+    """
+    order = np.argsort(counts, kind="stable")
+    rising = np.where(counts[order] < counts[order[-k]], 0, counts[order])
+    stays = np.cumsum(rising) > rising.sum() - p_top
+    stays[-1] = True
+    kept = np.zeros(len(counts), dtype=bool)
+    kept[order[stays & (rising > 0)]] = True
+    return kept
+
+
+@given(counts=st.lists(st.integers(1, 6), min_size=1, max_size=64), data=st.data())
+def test_ties_and_borders_against_an_engine_that_sorts_upwards(counts, data):
+    """At a tie for place k we keep the lower ids, and k; a sum that is exactly p is enough."""
+    counts = np.array(counts)
+    k = data.draw(st.integers(1, len(counts)), "k")
+    z = torch.full((1, 512), -torch.inf, dtype=torch.float64)
+    z[0, : len(counts)] = torch.from_numpy(np.log(counts))
+
+    def ours(top_k, top_p):
+        short = sampling_torch.shortlist(z, top_k=top_k, top_p=top_p)
+        assert short.settled.all()
+        return spread_out(short, z.shape)[0, : len(counts)] > 0
+
+    by_value = omniinfer_keeps(counts, k, counts.sum())
+    weakest = np.flatnonzero(by_value & (counts == counts[by_value].min()))
+    by_value[weakest[len(weakest) - (by_value.sum() - k) :]] = False
+    np.testing.assert_array_equal(ours(k, 1.0), by_value)
+    # Top-p sees what top-k has left: the same where no tie was cut.
+    counts_left = counts * by_value
+    p_top = data.draw(st.integers(1, counts_left.sum()), "p_top, in counts")
+    theirs = omniinfer_keeps(counts_left, k, p_top)
+    kept = ours(k, p_top / counts_left.sum())
+    assert sorted(counts[kept]) == sorted(counts[theirs])

@@ -84,3 +84,11 @@ def test_only_numbers_are_numbers():
     assert not check(["1", 2.5], [1.0, 2.5])
     torch = pytest.importorskip("torch")
     assert check(torch.tensor([1.0, 2.0], dtype=torch.bfloat16, requires_grad=True), [1, 2])
+
+
+def test_ones_and_zeros_hear_of_booleans():
+    kept = np.array([True, False, True])
+    for ones in (kept.astype(int), [1, 0, 1], kept * 1.0):
+        assert ".astype(bool)" in check(lambda z: z, lambda z: kept, inputs=[(ones,)]).message
+    twos = check(lambda: [1, 2, 1], lambda: kept, inputs=[()])
+    assert "an array of bool" in twos.message

@@ -47,11 +47,3 @@ def test_a_placement_asks_for_every_answer():
         assert not form.grade(strange_answer)[0]
     said = ["? Where should you start?", "? Of 01_generate?", "    ( ) a"]
     assert repr(form).splitlines()[:3] == said
-
-
-def test_instead_of_a_chapter_to_come_a_later_one_is_named():
-    written = [stem for stem in CHAPTERS if CHAPTERS[stem].n_tasks]
-    for stem in set(CHAPTERS) - set(written):
-        if later := [s for s in sorted(written) if s > stem]:
-            said = placement([asked(stem)]).grade(["b"])[1]
-            assert f"It is not written yet; go on with {CHAPTERS[later[0]].label}." in said

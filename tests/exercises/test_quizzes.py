@@ -127,13 +127,6 @@ def test_a_quiz_keeps_its_id_and_carries_no_other():
     assert not quiz("?", answer=0).grade("0.01")[0]
 
 
-def test_a_rough_answer_has_no_rough_mistakes():
-    """Else a guess that is far off would be told of a slip that nobody made."""
-    days = quiz("How many days?", answer=64, rtol=0.5, mistakes=[(512, "Eight GPUs each.")])
-    assert days.grade("40")[0] and days.grade("512")[1].endswith("Eight GPUs each.")
-    assert "Eight" not in days.grade("365")[1]
-
-
 def test_a_quotient_is_a_number():
     third = quiz("Which share?", answer=2 / 3)
     assert third.grade("2/3")[0] and third.grade("2 / 3")[0] and third.grade("200/3 %")[0]
@@ -189,22 +182,3 @@ def test_a_guess_may_be_as_much_too_small_as_too_large(answer, factor, at):
     for sign in (1, -1):
         assert guess.grade(answer * factor ** (sign * at))[0] == (abs(at) < 1)
     assert not guess.grade(0)[0] and not guess.grade(-answer)[0]
-
-
-@given(answer=st.floats(1e-6, 1e15), factor=st.floats(1.001, 1e6), x=st.floats(-1e20, 1e20))
-def test_a_guess_is_told_its_direction_and_no_slip(answer, factor, x):
-    """Twice, half, in percent, rounded: these are slips of who computes."""
-    right, message = quiz("?", answer=answer, factor=factor).grade(x)
-    far = f"by more than a factor of {factor:g}."
-    if not right:
-        small = "The sign is wrong." if x < 0 else f"Too small, {far}"
-        assert message == (f"Too large, {far}" if x > answer else small)
-
-
-def test_a_text_explains_the_right_option():
-    one = quiz("?", ["a", "b"], "a", explain="Since a.")  # two options are enough
-    assert one.grade("a") == (True, "Right. Since a.")
-    assert one.grade("b") == (False, "Not yet.")
-    both = quiz("?", ["a", "b", "c"], ["b", "c"], explain="Since b.")
-    assert both.grade(["b", "c"]) == (True, "Right. b: Since b.")
-    assert "Since b." in both._repr_html_()

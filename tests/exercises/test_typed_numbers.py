@@ -25,3 +25,9 @@ def test_units_of_time_and_the_longest_text():
     assert "can be read" in check("0" * 100 + "4", 4.0).message
     for unit in ("s", "ms"):  # a unit of a family has no singular
         assert f"Give the answer in {unit}" in check("1 m", 1, unit=unit).message
+
+
+def test_flops_by_the_thousand_trillions():
+    for answer in ("315 ZFLOP", "3.15e5 EFLOPs", "0.315e9 PFLOP"):
+        assert check(answer, 3.15e23, unit="FLOP"), answer
+    assert "answer in ZFLOP" in check(315, 3.15e23, unit="FLOP").message

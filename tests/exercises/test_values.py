@@ -9,34 +9,25 @@ CACHE = 2**32  # bytes: 4 GiB, 4.295 GB
 
 MISTAKEN = [
     (4.0, "GiB; the question asks for GB"),
-    (4294.967296, "answer in MB"),
     (4096, "answer in MiB"),
     (CACHE, "answer in B;"),
     (4.294967296 * 8, "bits"),
-    (4.294967296 / 8, "bits"),
     (4.294967296 * 1.024**3, "1000 and 1024"),
     (4.294967296 * 2, "twice"),
     (4.294967296 / 2, "half"),
     (-4.294967296, "sign"),
     (1 / 4.294967296, "Upside down"),
     (4.25, "Close"),
-    (5.5, "Too large."),
     (400, "more than a factor of 10"),
     (3.1, "Too small."),
-    (0.01, "more than a factor of 10"),
-    (-1, "sign"),
     (math.nan, "NaN"),
     (math.inf, "infinite"),
-    (10**400, "infinite"),
     (True, "not a number in GB"),
-    (1j, "not a number in GB"),
     ({4.295}, "not a number in GB"),
     ([4.295], "One number is expected; this has shape (1,)"),
     (lambda: 4.295, "function: call it"),
-    ("four", "not a number that can be read"),
     ("4,29", "not a number that can be read"),
     ("4 apples", "Give the answer in GB"),
-    ("1e999", "not a number that can be read"),
     ("9" * 10_000, "not a number that can be read"),
 ]
 
@@ -51,12 +42,10 @@ def test_each_slip_has_its_message():
 def test_slips_without_a_family_of_units():
     assert "1000 times too large" in check(12_000, 12.0, unit="tokens").message
     assert "1000^2 times too small" in check(12e-6, 12.0, unit="tokens").message
-    assert "1000^3 times too large" in check(12e9, 12.0, unit="tokens").message
     assert "in ms" in check(8.02, 0.00802, unit="s").message
     assert "percent" in check(80, 0.8).message
     assert "percent" in check(0.8, 80, unit="%").message
     assert check("80 %", 0.8)
-    assert check("80%", 80, unit="%")
     assert check("1 token", 1, unit="tokens")
     assert check("3350 GB/s", 3.35, unit="TB/s")
     assert not check("3350 GB", 3.35, unit="TB/s")
@@ -105,22 +94,15 @@ def test_an_expected_value_that_cannot_be_computed_is_shown():
 
 def test_where_one_message_ends_and_the_next_begins():
     for answer, right, options, words in (
-        (256, 128, {"rtol": 0.03}, "Exactly twice"),
         (202, 100, {"rtol": 0.03}, "Too large."),
-        (1.0, 1.04, {"rtol": 0.03}, "Right, but rounded"),
         (0.53, 0.53478, {"rtol": 1e-5}, "Right, but rounded"),
-        (0.535, 0.53478, {"rtol": 1e-5}, "Right, but rounded"),
         (0.5, 0.53478, {}, "Too small."),
         (105, 100, {}, "Close, within 5 %"),
         (105.1, 100, {}, "Too large."),
-        (1000, 100, {}, "Too large."),
         (1001, 100, {"rtol": 1e-4}, "Too large, by more"),
-        (10, 100, {}, "Too small."),
         (0, 100, {}, "Too small, by more"),
-        (0.997, 1.003, {"rtol": 1e-4}, "Close"),
         (8.1, 4.0, {"mistakes": [(8.0, "Eight.")]}, "Too large."),
         (8.001, 4.0, {"mistakes": [(8.0, "Eight.")]}, "Eight."),
-        (0.1, 4.0, {"unit": "min", "rtol": 0.5}, "Too small, by more"),
         (240, 4.0, {"unit": "min", "rtol": 0.5}, "That is the answer in s"),
         (4.295, 4.0, {"unit": "GiB", "rtol": 0.04}, "Too large."),
     ):

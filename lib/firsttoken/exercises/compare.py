@@ -73,7 +73,11 @@ def first_difference(got: Any, want: Any, rtol: float, atol: float, where: str =
         kind = f"{where}expected an array of {want.dtype}, {kind_of(got)}"
         if isinstance(got, list | tuple):  # of booleans, say; of anything else the kind differs
             got = np.asarray(got)
-        if type(got) is not np.ndarray or got.dtype.kind != want.dtype.kind:
+        if type(got) is not np.ndarray:
+            return kind
+        if want.dtype.kind == "b" and got.dtype.kind in "iuf" and np.isin(got, (0, 1)).all():
+            return f"{where}these are 0 and 1; True and False are asked for: `.astype(bool)`."
+        if got.dtype.kind != want.dtype.kind:
             return kind
         if got.shape != want.shape:
             return f"{where}the shape is {got.shape}; expected {want.shape}."

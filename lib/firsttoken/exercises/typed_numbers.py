@@ -12,7 +12,7 @@ SIZES = MappingProxyType(
 )
 _TIMES = MappingProxyType({"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0})
 _FLOPS = MappingProxyType(
-    {"FLOP": 1.0} | {f"{prefix}FLOP": 1000.0**i for i, prefix in enumerate("kMGTP", 1)}
+    {"FLOP": 1.0} | {f"{prefix}FLOP": 1000.0**i for i, prefix in enumerate("kMGTPEZ", 1)}
 )
 _SPELLINGS = MappingProxyType(
     {"bytes": "B", "byte": "B", "KB": "kB", "us": "µs", "μs": "µs", "sec": "s"}
