@@ -45,21 +45,6 @@ def collectives(wire, seed, sizes):
     return results
 
 
-def ring_with(wire, rule):
-    """Return an all-reduce whose device sends another piece than `ring_piece` says."""
-    import firsttoken.parallel_torch.wire as module
-
-    right = module.ring_piece
-    shift, backwards = rule
-    module.ring_piece = lambda device, index, n: (
-        (device - 1 + (index if backwards else -index) + shift * (device == 0)) % n
-    )
-    try:
-        return wire.all_reduce(torch.arange(12.0) * (wire.rank + 1)).tolist()
-    finally:
-        module.ring_piece = right
-
-
 def biased_mlp(wire, x, weights, wrong):
     """Return an MLP of column and row; `wrong`: without the sum, or each adds the second bias."""
     up, up_bias, down, down_bias = weights
@@ -70,15 +55,6 @@ def biased_mlp(wire, x, weights, wrong):
         part = column_row(wire, x, up, up_bias, down, zero)
         return part + wire.n * down_bias
     return column_row(wire, x, up, up_bias, down, down_bias)
-
-
-def logits_without_one_sum(wire, directory, tokens, forgotten):
-    """Return logits of a split model in which one half layer forgets to add up."""
-    model = tensor_parallel_model(wire, read_checkpoint(directory))
-    block = model.model.layers[3]
-    half = block.self_attn if forgotten == "attention" else block.mlp
-    half._forward_hooks.clear()
-    return model(tokens).numpy()
 
 
 def part_bytes(wire, directory, length):

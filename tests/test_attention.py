@@ -1,9 +1,8 @@
-"""Attention against torch's and transformers', its laws, and the mistakes that must show."""
+"""Attention against torch's and transformers', and its laws."""
 
 import inspect
 import math
-from itertools import pairwise, product
-from types import SimpleNamespace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,10 +10,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import DeepseekV2Config, DeepseekV3Config, DynamicCache
-from transformers.masking_utils import sliding_window_causal_mask_function
 from transformers.models.deepseek_v2 import modeling_deepseek_v2
 from transformers.models.deepseek_v3 import modeling_deepseek_v3
-from transformers.models.llama import modeling_llama
 
 from firsttoken.architectures import ARCHITECTURES, Architecture, from_hf_config
 from firsttoken.attention import (
@@ -25,7 +22,7 @@ from firsttoken.attention import (
     receptive_field,
     rms_norm,
 )
-from firsttoken.kv_cache import KVCache, RollingCache
+from firsttoken.kv_cache import KVCache
 
 
 def tensors(t, s, n_heads=4, n_kv_heads=2, batch=2, head_dim=8, dtype=np.float32):
@@ -78,76 +75,15 @@ def test_equals_torch(s, share, mask, sinks, n_kv_heads, scale, of, value_dim):
     assert got.dtype == dtype
 
 
-def test_equals_transformers_for_every_ratio():
-    """Its own attention, its own way to share heads, its own mask of a window."""
-    t, s = 3, 9
-    positions = torch.arange(s)
-    for n_kv_heads, window in product([1, 2, 3, 6], [1, 4, 9]):
-        q, k, v = tensors(t, s, n_heads=6, n_kv_heads=n_kv_heads)
-        allowed = sliding_window_causal_mask_function(window)
-        mask = allowed(0, 0, positions[s - t :, None], positions)
-        mask = torch.zeros(t, s).masked_fill(~mask, -math.inf)
-        module = SimpleNamespace(num_key_value_groups=6 // n_kv_heads, training=False)
-        out, _ = modeling_llama.eager_attention_forward(
-            module, *(torch.from_numpy(x) for x in (q, k, v)), mask, scaling=8**-0.5
-        )
-        got, expected = attention(q, k, v, window=window), out.transpose(1, 2).numpy()
-        np.testing.assert_allclose(got, expected, atol=1e-5, err_msg=f"{n_kv_heads}, {window}")
-
-
-@given(s=st.integers(1, 10), data=st.data())
-def test_queries_in_chunks_equal_all_at_once(s, data):
-    """What the cache rests on: a query needs the keys up to itself, no other query."""
-    window = data.draw(st.none() | st.integers(1, 5))
-    cut = data.draw(st.integers(0, s))
-    q, k, v = tensors(s, s, dtype=np.float64)
-    whole = attention(q, k, v, window=window, sinks=1)
-    first = attention(q[:, :, :cut], k[:, :, :cut], v[:, :, :cut], window=window, sinks=1)
-    rest = attention(q[:, :, cut:], k, v, window=window, sinks=1)
-    np.testing.assert_allclose(np.concatenate([first, rest], axis=2), whole, atol=1e-12)
-
-
-def test_inputs_are_left_alone_and_no_queries_give_no_output():
-    q, k, v = tensors(3, 5)
-    before = [x.copy() for x in (q, k, v)]
-    attention(q, k, v)
-    assert all((x == y).all() for x, y in zip(before, (q, k, v), strict=True))
-    assert attention(q[:, :, :0], k, v).shape == (2, 4, 0, 8)
-    assert attention(q[:, :, :0], k[:, :, :0], v[:, :, :0]).shape == (2, 4, 0, 8)
-
-
-def test_a_mask_off_by_one_would_show():
-    """All queries moved by a place; a window or the sinks one wider or narrower."""
-    q, k, v = tensors(3, 9)
-    for window, sinks, *wrong in [
-        *[(None, 0, None, 0, -1), (None, 0, None, 0, 1), (3, 0, 3, 0, -1), (3, 0, 3, 0, 1)],
-        *[(3, 0, 2, 0), (3, 0, 4, 0), (3, 2, 3, 1), (3, 2, 3, 3)],
-    ]:
-        got = attention(q, k, v, window=window, sinks=sinks)
-        assert np.abs(got - oracle(q, k, v, visible(3, 9, True, *wrong))).max() > 1e-2, wrong
-
-
-def test_interleaved_kv_heads_would_show():
-    """Query head n reads KV head n // G, not n % K."""
-    q, k, v = tensors(3, 9)
-    wrong = [x[:, [0, 1, 0, 1]] for x in (k, v)]
-    assert np.abs(attention(q, k, v) - attention(q, *wrong)).max() > 1e-2
-
-
 def test_errors_name_what_is_wrong(subtests):
     right = (1, 2, 1, 4), (1, 2, 2, 4), (1, 2, 2, 4)
     for shapes, options, message in [
         (((1, 2, 3, 4), *right[1:]), {}, "T = 3 queries, k only S = 2"),
         (((1, 3, 1, 4), *right[1:]), {}, "N a multiple of K"),
         ((*right[:2], (1, 2, 3, 4)), {}, "do not fit together"),
-        ((right[0], (1, 2, 2, 5), (1, 2, 2, 5)), {}, "do not fit together"),
-        ((right[0], (2, 2, 2, 4), (2, 2, 2, 4)), {}, "do not fit together"),
         (((2, 1, 4), (2, 2, 4), (2, 2, 4)), {}, "do not fit together"),
-        ((right[0], (1, 0, 2, 4), (1, 0, 2, 4)), {}, "do not fit together"),
         (right, {"window": 0}, "window must be an integer"),
-        (right, {"window": True}, "window must be an integer"),
         (right, {"sinks": -1}, "sinks must be an integer"),
-        (right, {"sinks": True}, "sinks must be an integer"),
         (right, {"window": 2, "causal": False}, "expected causal=True"),
     ]:
         with subtests.test(f"{shapes}, {options}"), pytest.raises(ValueError, match=message):
@@ -176,12 +112,6 @@ def test_half_precision_is_computed_with_in_single():
     mean = online_softmax(scores, values.astype(np.float16))
     assert mean.dtype == np.float32
     assert mean.item() == pytest.approx(0.5, abs=1e-4)
-
-
-def test_online_softmax_keeps_the_finer_format():
-    for of in product([np.float32, np.float64], repeat=2):
-        scores, values = np.zeros(3, of[0]), np.ones((3, 2), of[1])
-        assert online_softmax(scores, values).dtype == np.result_type(*of)
 
 
 @given(scores=st.lists(score, min_size=1, max_size=8).filter(lambda x: max(x) > -math.inf))
@@ -215,20 +145,10 @@ def test_a_mean_is_the_same_in_whatever_parts_it_comes(cuts, hidden):
     assert (mean.peak.dtype, mean.total.dtype, mean.mixed.dtype) == (np.float64,) * 3
 
 
-def test_sums_that_are_not_shrunk_would_show():
-    scores, values = np.array([0.0, 2.0, 1.0]), np.array([[1.0], [2.0], [4.0]])
-    peaks = np.maximum.accumulate(scores)
-    weights = np.exp(scores - peaks)  # each relative to the largest so far, and left so
-    wrong = weights @ values / weights.sum()
-    assert np.abs(online_softmax(scores, values) - wrong).max() > 0.1
-
-
 def test_scores_without_a_softmax(subtests):
     for scores, shape, message in [
         ([0.0, 1.0], (3, 1), r"scores \(2,\) must be \(…, S\), values \(3, 1\)"),
-        (0.0, (1,), "must be"),
         ([0.0, math.nan], (2, 1), "NaN or inf"),
-        ([0.0, math.inf], (2, 1), "NaN or inf"),
         ([[0.0, 1.0], [-math.inf] * 2], (2, 2, 1), "all -inf"),
     ]:
         with subtests.test(str(scores)), pytest.raises(ValueError, match=message):
@@ -299,10 +219,7 @@ def run_theirs(theirs, rotary, x, start=0, cache=None):
         )[0].numpy()
 
 
-@pytest.mark.parametrize(
-    ("version", "q_latent_dim", "rope"),
-    [("v2", None, None), ("v2", 9, YARN), ("v3", None, YARN), ("v3", 9, None)],
-)
+@pytest.mark.parametrize(("version", "q_latent_dim", "rope"), [("v2", None, None), ("v3", 9, YARN)])
 def test_latent_attention_equals_transformers(version, q_latent_dim, rope):
     """In one pass, and through both caches in pieces: prefill, one token, several."""
     theirs, rotary, ours = hugging_face(version, q_latent_dim, rope)
@@ -318,38 +235,6 @@ def test_latent_attention_equals_transformers(version, q_latent_dim, rope):
         for absorbed, cache in enumerate(caches):
             got = ours(piece, cache, absorbed=bool(absorbed))
             np.testing.assert_allclose(got, expected, atol=1e-5)
-
-
-def test_yarn_changes_the_scale_that_must_be_given():
-    theirs, rotary, ours = hugging_face("v3", None, YARN)
-    assert ours.scale == pytest.approx((0.1 * 0.7 * math.log(40) + 1) ** 2 / math.sqrt(16))
-    x = np.random.default_rng(1).normal(size=(2, 12, 32)).astype(np.float32)
-    ours.scale = 1 / math.sqrt(16)
-    assert np.abs(ours(x) - run_theirs(theirs, rotary, x)).max() > 1e-2
-
-
-def _halves(x, angles):
-    """RoPE with the pairs of a Llama: (x_i, x_{i+H/2})."""
-    half = x.shape[-1] // 2
-    a, b = x[..., :half], x[..., half:]
-    cos, sin = np.cos(angles), np.sin(angles)
-    return np.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
-
-
-def test_mistakes_in_latent_attention_would_show(monkeypatch):
-    theirs, rotary, ours = hugging_face("v3", 9, None)
-    x = np.random.default_rng(1).normal(size=(2, 12, 32)).astype(np.float32)
-    expected = run_theirs(theirs, rotary, x)
-    assert np.abs(ours(x) - expected).max() < 1e-5
-    for name, wrong in [
-        ("_rotate_pairs", _halves),
-        ("_rotate_pairs", lambda x, angles: x),
-        ("rms_norm", lambda x, weight, eps: x),
-        ("rms_norm", lambda x, weight, eps: x * weight),
-    ]:
-        with monkeypatch.context() as patched:
-            patched.setattr(f"firsttoken.attention.{name}", wrong)
-            assert np.abs(ours(x) - expected).max() > 1e-2, name
 
 
 sizes = st.integers(1, 4)
@@ -412,44 +297,12 @@ def test_rms_norm_equals_torch():
         np.testing.assert_allclose(rms_norm(x, weight, eps), expected.numpy(), rtol=1e-12)
 
 
-def test_latents_in_pieces_equal_one_pass():
-    """Up to float32, in which the cache stores; a window may roll."""
-    x = np.random.default_rng(1).normal(size=(2, 11, 16))
-    for window, absorbed in product([None, 3], [False, True]):
-        arch = LATENT.replace(window=window)
-        mla = latent_attention(arch)
-        whole = mla(x)
-        for cache in (KVCache(arch, 2, 11), RollingCache(arch, 2, 11, chunk=4)):
-            cuts = [(0, 4), (4, 8), (8, 9), (9, 10), (10, 11)]
-            pieces = [mla(x[:, i:j], cache, absorbed=absorbed) for i, j in cuts]
-            np.testing.assert_allclose(np.concatenate(pieces, axis=1), whole, atol=1e-4)
-
-
-def test_latent_layers_are_what_the_presets_say():
-    """Their weights; 576 elements per token and layer, in two bytes: 56.9 times less than heads."""
-    for name in ("DeepSeek-V2", "DeepSeek-V2-Lite", "DeepSeek-V3"):
-        arch = ARCHITECTURES[name]
-        shapes = LatentAttention.weight_shapes(arch).values()
-        matrices = sum(math.prod(shape) for shape in shapes if len(shape) == 2)
-        assert matrices * arch.n_layers == arch.params_by_component["attention"]
-        cache = KVCache(arch, batch=2, capacity=5, dtype="fp16")
-        assert cache.nbytes == 2 * 2 * 5 * arch.kv_elements_per_token
-        assert arch.kv_elements_per_token == arch.n_layers * (512 + 64)
-    heads = Architecture("its heads", 1, 5120, 128, 128, 128, 12288, 102400)
-    one_layer = ARCHITECTURES["DeepSeek-V2"].replace(n_layers=1)
-    ratio = KVCache(heads, 1, 5).nbytes / KVCache(one_layer, 1, 5).nbytes
-    assert round(ratio, 1) == 56.9
-
-
 def test_latent_attention_that_cannot_be(subtests):
     shapes = LatentAttention.weight_shapes(LATENT)
     for changes, weights, frequencies, message in [
         ({"qkv_bias": True}, {}, 2, "without biases"),
-        ({"out_bias": True}, {}, 2, "without biases"),
-        ({"rope_head_dim": 5}, {}, 2, r"frequencies \(2,\) must be one per pair of the 5"),
         ({}, {}, 3, r"frequencies \(3,\) must be one per pair of the 4"),
         ({}, {"q_proj.weight": None}, 2, "weights hold"),
-        ({}, {"other": np.zeros(3)}, 2, "weights hold"),
         ({}, {"o_proj.weight": np.zeros((16, 14))}, 2, r"o_proj.weight has shape \(16, 14\)"),
     ]:
         given = {name: np.zeros(shape) for name, shape in shapes.items()} | weights
@@ -509,15 +362,6 @@ def test_the_receptive_field_is_what_the_output_depends_on(arch, n, sinks):
         assert ((moved < 1e-13) | (moved > 1e-10)).all()
         depends[:, j] = moved > 1e-10
     np.testing.assert_array_equal(receptive_field(arch, n, sinks), depends)
-
-
-@given(n_layers=st.integers(1, 5), window=st.integers(1, 5), n=st.integers(1, 20))
-def test_windows_reach_one_token_less_than_they_see(n_layers, window, n):
-    """L·(w - 1) tokens back, and itself; L·w, as often said, is too many."""
-    arch = Architecture("windows", n_layers, 8, 2, 2, 4, 16, 32, window=window)
-    reach = receptive_field(arch, n).sum(axis=1)
-    position = np.arange(n)
-    np.testing.assert_array_equal(reach, np.minimum(position, n_layers * (window - 1)) + 1)
 
 
 def test_receptive_fields_of_nothing_and_those_that_cannot_be():

@@ -104,33 +104,14 @@ def test_in_random_order_one_token_a_pass_is_exact():
         np.testing.assert_allclose(law_of(exact, T, block=block), LAW.ravel(), atol=1e-12)
 
 
-def test_all_at_once_is_the_product_of_the_marginals():
-    marginals = exact(np.full((1, T), MASK))[0]
-    expected = np.einsum("i,j,k->ijk", *marginals).ravel()
-    np.testing.assert_allclose(law_of(exact, 1), expected, atol=1e-12)
-    # It writes what cannot be; and so far from the law that a sample shows it.
-    assert expected[0] > 0 == LAW[0, 0, 0]
-    assert np.abs(expected - LAW.ravel()).sum() / 2 > 0.1
-
-
-def test_the_surest_draws_first_is_another_law_even_with_exact_conditionals():
-    """Which token stays depends on what was drawn, so likely texts become likelier."""
-    law = law_of(exact, T, "confidence")
-    assert np.abs(law - LAW.ravel()).sum() / 2 > 0.03
-    log = np.log(LAW.ravel(), where=LAW.ravel() > 0, out=np.zeros(V**T))
-    assert law @ log > LAW.ravel() @ log + 0.1
-
-
 CASES = {
     "one a pass": (exact, 3, {}),
     "two, then one": (exact, 2, {}),
-    "all at once": (exact, 1, {}),
     "surest first": (exact, 3, {"order": "confidence"}),
-    "surest first, two passes": (wrong, 2, {"order": "confidence"}),
     "blocks of two": (wrong, 3, {"block": 2}),
     "left to right": (wrong, 3, {"block": 1}),
-    "blocks, surest first": (wrong, 3, {"block": 2, "order": "confidence"}),
     "of no joint law": (wrong, 3, {}),
+    "blocks, surest first": (wrong, 3, {"block": 2, "order": "confidence"}),
 }
 
 
@@ -140,13 +121,13 @@ def test_what_is_written_follows_the_enumerated_law_and_no_other():
     laws = {name: law_of(model, n, **how) for name, (model, n, how) in CASES.items()}
     for case in CASES:
         assert agrees(counts[case], laws[case]), case
-    for case, others in {
-        "one a pass": ["all at once", "two, then one", "surest first"],
-        "of no joint law": ["left to right", "blocks of two"],
-        "blocks of two": ["blocks, surest first"],
-    }.items():
-        for other in others:
-            assert not agrees(counts[case], laws[other]), (case, other)
+    for case, other in (
+        ("one a pass", "two, then one"),
+        ("one a pass", "surest first"),
+        ("of no joint law", "left to right"),
+        ("blocks of two", "blocks, surest first"),
+    ):
+        assert not agrees(counts[case], laws[other]), (case, other)
 
 
 def test_greedy_takes_the_likeliest_and_commits_the_surest():
@@ -235,34 +216,6 @@ def test_the_mean_over_masks_is_the_mean_over_orders():
         assert mean_bound(exact, text) == pytest.approx(-np.log(LAW[text]))
 
 
-def test_of_a_model_that_no_law_fits_it_is_above_the_loss_of_what_is_written():
-    law = law_of(wrong, T)
-    gaps = [mean_bound(wrong, text) + np.log(law[i]) for i, text in enumerate(TEXTS)]
-    assert min(gaps) > -1e-12 and max(gaps) > 1e-3
-    # And no model beats the true law on average.
-    bounds = np.array([mean_bound(wrong, text) for text in TEXTS])
-    entropy = -np.sum(LAW[LAW > 0] * np.log(LAW[LAW > 0]))
-    assert LAW.ravel() @ bounds > entropy
-
-
-def test_without_the_weights_it_is_no_bound():
-    """A mutant: the mean loss of a hidden token, times T, weighs sets and not numbers."""
-    text = max(TEXTS, key=lambda text: LAW[text])
-    losses = []
-    for n in range(1, T + 1):
-        for some in combinations(range(T), n):
-            hidden = np.isin(np.arange(T), some)[None]
-            rows = np.array([text])
-            losses.append(loss_bound(exact(np.where(hidden, MASK, rows)), rows, hidden)[0] * n / T)
-    assert np.mean(losses) < -np.log(LAW[text]) - 0.05
-
-
-def test_a_model_that_knows_nothing_loses_log_v_a_token_whatever_is_hidden():
-    hidden = hide(np.arange(1, 9), 8, np.random.default_rng(0))
-    even, tokens = np.full((8, 8, 4), 0.25), np.zeros((8, 8), int)
-    np.testing.assert_allclose(loss_bound(even, tokens, hidden), 8 * np.log(4))
-
-
 def test_what_is_not_hidden_costs_nothing_and_the_impossible_infinity():
     p = np.zeros((2, 2, 2))
     p[..., 0] = 1
@@ -290,12 +243,8 @@ def test_what_makes_no_sense_is_refused(subtests):
     ones = np.ones((1, 2, 1))
     for call, message in [
         (lambda: hide(np.array([0, 2]), 3, np.random.default_rng(0)), "n_hidden must be within"),
-        (lambda: hide(np.array([4]), 3, np.random.default_rng(0)), "within 1 and 3, got"),
-        (lambda: pass_sizes(3, 0), "n_passes must be an integer of at least 1, got 0"),
         (lambda: pass_sizes(3, 4), "n_passes 4 is more than the 3 tokens"),
         (lambda: start([[0, MASK], [0, 0]]), r"tokens must have as many masks, got \[0, 1\]"),
-        (lambda: start([[0, 1]]), "n_passes 1 is more than the 0 tokens"),
-        (lambda: start(np.zeros((0, T), int)), r"tokens must have as many masks, got \[\]"),
         (lambda: start([[MASK] * T], order="left"), "order must be .* got 'left'"),
         (lambda: start([[MASK] * T], block=0), "block must be an integer of at least 1"),
         (lambda: loss_bound(ones, 0 * ones[..., 0], ones[..., 0] > 1), "hidden must name at least"),

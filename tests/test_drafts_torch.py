@@ -14,7 +14,6 @@ from firsttoken.drafts_torch import (
     MedusaHeads,
     MultiTokenHeads,
     RecurrentHead,
-    attend_own,
     last_layer,
     through_layer,
 )
@@ -90,7 +89,7 @@ def said_in_numpy(draft, target, n_text, n_steps):
     return np.array(said)
 
 
-def test_eagle_s_own_steps_are_its_guesses_one_by_one(target, eagle, tmp_path, monkeypatch):
+def test_eagle_s_own_steps_are_its_guesses_one_by_one(target, eagle, tmp_path):
     """Step j at position t: what it says when it guesses, with its own last j features."""
     draft, n_steps = EagleDraft(target, stored(eagle, tmp_path)), 4
     features = torch.from_numpy(target.features([TOKENS[:-1]]))
@@ -99,35 +98,6 @@ def test_eagle_s_own_steps_are_its_guesses_one_by_one(target, eagle, tmp_path, m
         expected = said_in_numpy(draft, target, n_text, n_steps)
         got = [said[step, n_text - 2 + step] for step in range(n_steps)]
         np.testing.assert_allclose(got, expected, atol=1e-4)
-
-    # All keys of the first step, or its own one place off, would show.
-    for kept in (
-        lambda steps: steps[:1],
-        lambda steps: [steps[0], *((k.roll(1, 2), v.roll(1, 2)) for k, v in steps[1:])],
-    ):
-        monkeypatch.setattr(
-            "firsttoken.drafts_torch.attend_own",
-            lambda q, steps, kept=kept: attend_own(q, kept(steps)),
-        )
-        said = eagle(features, torch.tensor([TOKENS[1:]]), 3)[:, 0].numpy()
-        assert np.abs(said[2, 11] - expected[2]).max() > 1e-3
-
-
-def test_layers_start_as_the_target_s_last_on_the_feature_itself(torch_target):
-    """Each by itself. Of EAGLE, whose embedding has no weight yet, tables are not trained."""
-    network = Eagle(torch_target)
-    features, follow = torch.randn(1, 5, 16), torch.tensor([[1, 2, 3, 4, 5]])
-    here, other = (network(features, torch.full_like(follow, i)) for i in (1, 2))
-    assert torch.equal(here, other)
-    learned = [name for name, p in network.named_parameters() if p.requires_grad]
-    assert not any("embed" in name or "lm_head" in name for name in learned)
-    last = dict(torch_target.model.layers[1].named_parameters())
-    heads = MultiTokenHeads(2, torch_target).heads
-    for layer in (network.layer, *heads):
-        for name, weight in layer.model.layers[0].named_parameters():
-            assert torch.equal(weight, last[name]) and weight.requires_grad
-    first, second = (head.model.layers[0].mlp.up_proj.weight for head in heads)
-    assert first.data_ptr() != second.data_ptr()
 
 
 def test_heads_say_the_same_in_numpy_and_untrained_what_the_target_says(target):
@@ -213,30 +183,6 @@ def test_the_last_layer_makes_the_target_s_features_of_what_comes_to_it():
         assert not any(p.requires_grad for p in target.parameters())
 
 
-def test_a_step_s_attention_key_by_key():
-    """Written out: position t of step j sees j keys of its own way, and the first ones up to t - j.
-
-    Before position j there is no such way, and nothing is asked.
-    """
-    for n_steps in (1, 2, 3, 4):
-        generator, own = torch.Generator().manual_seed(0), n_steps - 1
-        q = torch.randn(2, 4, 7, 8, generator=generator)
-        stored = [tuple(torch.randn(2, 2, 2, 7, 8, generator=generator)) for _ in range(n_steps)]
-        got = attend_own(q, stored)
-        assert got.shape == q.shape
-        for t in range(own, 7):
-            seen = [(0, at) for at in range(t - own + 1)]
-            seen += [(i, t - own + i) for i in range(1, n_steps)]
-            k, v = (
-                torch.stack([stored[step][kind][:, :, at] for step, at in seen], dim=2)
-                for kind in (0, 1)
-            )
-            expected = torch.nn.functional.scaled_dot_product_attention(
-                q[:, :, t : t + 1], k, v, enable_gqa=True
-            )
-            np.testing.assert_allclose(got[:, :, t : t + 1], expected, atol=1e-6)
-
-
 def test_a_network_makes_one_step_unless_asked_for_more(torch_target):
     features, follow = torch.randn(2, 5, 16), torch.randint(30, (2, 5))
     eagle, recurrent = Eagle(torch_target), RecurrentHead(torch_target)
@@ -250,26 +196,3 @@ def test_a_network_makes_one_step_unless_asked_for_more(torch_target):
         np.testing.assert_allclose(one[0].detach(), three[0].detach(), atol=1e-5)
     assert MedusaHeads(3, 16)(features).shape == (3, 2, 5, 16)
     assert MultiTokenHeads(2, torch_target)(features).shape == (2, 2, 5, 16)
-
-
-def test_no_layer_has_a_bias_and_the_target_s_table_is_not_stored(torch_target):
-    networks = [Eagle(torch_target), RecurrentHead(torch_target, 8), MedusaHeads(2, 16)]
-    for network in networks:
-        assert not any("bias" in name for name in network.state_dict())
-    recurrent = networks[1]
-    assert set(recurrent.state_dict()) == {"read.weight", "write.weight"}
-    assert recurrent.embedding is torch_target.model.embed_tokens.weight
-
-
-def test_no_head_sees_what_comes_after_its_place(torch_target):
-    """In step j the first j places have no way of their own yet, and mean nothing."""
-    features = torch.randn(1, 9, 16, generator=torch.Generator().manual_seed(0))
-    follow = torch.randint(30, (1, 9), generator=torch.Generator().manual_seed(0))
-    heads, eagle = MultiTokenHeads(2, torch_target), Eagle(torch_target)
-    torch.nn.init.normal_(eagle.fc.weight, std=0.3)
-    whole, part = heads(features).detach(), heads(features[:, :5]).detach()
-    np.testing.assert_allclose(whole[:, :, :5], part, atol=1e-5)
-    whole, part = eagle(features, follow, 3), eagle(features[:, :5], follow[:, :5], 3)
-    for step in range(3):
-        got, expected = (said[step, :, step:5].detach() for said in (whole, part))
-        np.testing.assert_allclose(got, expected, atol=1e-5)

@@ -11,7 +11,7 @@ from firsttoken import paging
 from firsttoken.architectures import Architecture
 from firsttoken.attention import attention
 from firsttoken.engine import Engine, _PagedLlama
-from firsttoken.llama import Llama, load_model
+from firsttoken.llama import Llama
 from firsttoken.paging import BlockPool, PagedBatch, PagedCache
 from firsttoken.sampling import SamplingParams
 from test_lora import ARCH as SMALL
@@ -84,10 +84,6 @@ def compare(texts, block_size, seed, window):
     np.testing.assert_array_equal(ours[0].cache.values, cache.values)
 
 
-def nothing_hidden(self, window):
-    return np.zeros((len(self.positions), self.positions.shape[1], self.n_places), bool)
-
-
 def end_not_hidden(self, window):
     """What is new is hidden in order, but not what lies beyond a shorter text."""
     end = self.positions[:, -1:]
@@ -95,26 +91,10 @@ def end_not_hidden(self, window):
     return (place > self.positions) & (place <= end)
 
 
-def one_place_less(self, window):
-    return np.arange(self.n_places) >= np.maximum(self.positions, 1)
-
-
-@pytest.mark.parametrize("hidden", [nothing_hidden, end_not_hidden, one_place_less])
-def test_a_wrong_mask_is_noticed(monkeypatch, hidden):
-    monkeypatch.setattr(paging._Group, "hidden", hidden)
+def test_a_wrong_mask_is_noticed(monkeypatch):
+    monkeypatch.setattr(paging._Group, "hidden", end_not_hidden)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         compare([(9, 3, False), (4, 3, False)], 2, 0, None)
-
-
-def test_what_is_found_is_not_written_again():
-    """Others may hold that block, and read it in this very pass."""
-    cache, sequences, sizes = filled([(4, 1, True), (3, 2, False)], 2, 0)
-    before = cache.keys.copy()
-    q, k, v = np.ones((1, 6, 3, 4)), np.ones((1, 2, 3, 4)), np.ones((1, 2, 3, 4))
-    PagedBatch(sequences, sizes).attend(0, q, k, v)
-    changed = np.argwhere((cache.keys != before).any(axis=(2, 4)))
-    blocks = cache.pool.block_table(1)
-    assert changed.tolist() == sorted([[0, blocks[1], 1], [0, blocks[2], 0]])
 
 
 @pytest.mark.parametrize("arch", [SMALL, SMALL.replace(window=3)])
@@ -141,61 +121,41 @@ def test_a_paged_pass_is_that_of_the_model(arch):
     assert [s.length for s in paged] == [s.length for s in plain]
 
 
-def test_the_engine_takes_other_models_as_they_are():
-    class Counting(Llama):
-        n = 0
-
-        def forward_ragged(self, tokens, caches):
-            self.n += 1
-            return super().forward_ragged(tokens, caches)
-
-    counting = Counting(SMALL, random_weights())
-    answers = []
-    for model in (counting, Llama(SMALL, random_weights())):
-        engine = Engine(model, 10)
-        i = engine.submit([1, 2, 3], SamplingParams(0.0, max_tokens=4), ignore_eos=True)
-        answers.append(engine.run()[i].ids)
-    assert counting.n == 4 and answers[0] == answers[1]
-    plain = load_model("draft")
-    assert _PagedLlama(plain).blocks is plain.blocks
-
-
-@pytest.mark.parametrize("part", [1, 3, 5, 64])
+@pytest.mark.parametrize("part", [1, 3, 64])
 @pytest.mark.parametrize("adapted", [False, True])
 def test_a_long_pass_in_parts_is_that_in_one_go(part, adapted, monkeypatch):
     """Parts end within texts and between them; each row keeps its place and its adapter."""
-    seen = []
-    forward = _PagedLlama.forward_ragged
+    seen, forward = [], _PagedLlama.forward_ragged
 
     def noted(model, tokens, caches):
-        seen.append([len(row) for row in tokens])
+        seen.append(sum(map(len, tokens)))
         return forward(model, tokens, caches)
 
     monkeypatch.setattr(_PagedLlama, "forward_ragged", noted)
     monkeypatch.setattr(_PagedLlama, "part", part)
     adapters = {"loud": random_adapter(seed=1), "low": random_adapter(seed=2)} if adapted else {}
-    engine = Engine(Llama(SMALL, random_weights()), 40, 3, adapters=adapters)
     names = [None, "loud", "low", None] if adapted else [None] * 4
     prompts = [[5, 6, 7, 8, 9, 1, 2], [3], [4] * 5, [6, 7]]
-    ids = [
-        engine.submit(prompt, SamplingParams(0.0, max_tokens=1), logprobs=3, adapter=name)
-        for prompt, name in zip(prompts, names, strict=True)
-    ]
-    together = engine.run()
-    n_tokens = sum(map(len, prompts))
-    assert len(seen) == -(-n_tokens // part) and sum(map(sum, seen)) == n_tokens
-    assert max(map(sum, seen)) == min(part, n_tokens)
+
+    def answers(asked):
+        engine = Engine(Llama(SMALL, random_weights()), 40, 3, adapters=adapters)
+        for prompt, name in asked:
+            engine.submit(prompt, SamplingParams(0.0, max_tokens=1), logprobs=3, adapter=name)
+        return [answer.logprobs[0] for _, answer in sorted(engine.run().items())]
+
+    asked = list(zip(prompts, names, strict=True))
+    together, n_tokens = answers(asked), sum(map(len, prompts))
+    assert len(seen) == -(-n_tokens // part) and sum(seen) == n_tokens
+    assert max(seen) == min(part, n_tokens)
     monkeypatch.setattr(_PagedLlama, "part", n_tokens)
-    for i, prompt, name in zip(ids, prompts, names, strict=True):
-        alone = Engine(Llama(SMALL, random_weights()), 40, 3, adapters=adapters)
-        j = alone.submit(prompt, SamplingParams(0.0, max_tokens=1), logprobs=3, adapter=name)
-        (told,), (expected,) = together[i].logprobs, alone.run()[j].logprobs
+    for told, one in zip(together, asked, strict=True):
+        (expected,) = answers([one])
         assert told.token == expected.token
         np.testing.assert_allclose(told.logprob, expected.logprob, atol=2e-5)
 
 
 def test_wrong_batches_are_named():
-    cache, sequences, _ = filled([(2, 2, False), (3, 1, False)], 2, 0)
+    _, sequences, _ = filled([(2, 2, False), (3, 1, False)], 2, 0)
     with pytest.raises(ValueError, match="0 sequences and 0 sizes, expected as many, at least one"):
         PagedBatch([], [])
     with pytest.raises(ValueError, match="2 sequences and 1 sizes"):
@@ -204,7 +164,6 @@ def test_wrong_batches_are_named():
         PagedBatch(sequences, [1, 0])
     with pytest.raises(ValueError, match="request 1 has 4 tokens in the pool, 3 of them computed"):
         PagedBatch(sequences, [1, 2])
-    other, others, _ = filled([(2, 2, False)], 2, 0)
-    assert other is not cache
+    _, others, _ = filled([(2, 2, False)], 2, 0)
     with pytest.raises(ValueError, match="sequences lie in several caches, expected one"):
         PagedBatch([sequences[0], others[0]], [1, 1])

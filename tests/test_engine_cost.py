@@ -15,10 +15,6 @@ from firsttoken.sampling import SamplingParams
 
 rates = st.one_of(st.just(0.0), st.floats(1e-6, 1e-2))
 some_rates = st.tuples(st.floats(1e-6, 1e-2), rates, rates, rates, rates)
-shapes = st.tuples(
-    st.lists(st.tuples(st.integers(1, 300), st.integers(0, 300)), max_size=4),
-    st.lists(st.integers(1, 500), max_size=16),
-).filter(any)
 
 
 @given(some_rates, st.integers(0, 1000))
@@ -35,17 +31,6 @@ def test_a_fit_finds_the_rates_that_made_the_times(true_rates, seed):
     fitted = fit_cost(steps)
     for prefills, decodes, seconds in steps:
         assert fitted(prefills, decodes) == pytest.approx(seconds, rel=1e-6)
-
-
-@given(st.lists(st.tuples(shapes, st.floats(1e-4, 1.0)), min_size=5, max_size=30))
-def test_no_fitted_rate_is_negative_and_steps_add_up(timed):
-    fitted = fit_cost((*shape, seconds) for shape, seconds in timed)
-    values = list(vars(fitted).values())
-    assert all(0 <= rate < np.inf for rate in values) and any(values)
-    for (prefills, decodes), _ in timed:
-        apart = sum(fitted([p], []) for p in prefills) + sum(fitted([], [d]) for d in decodes)
-        n = len(prefills) + len(decodes)
-        assert fitted(prefills, decodes) == pytest.approx(apart - (n - 1) * fitted.step_s)
 
 
 def relative_work(shapes, seconds):
@@ -82,6 +67,7 @@ def test_no_rates_without_a_negative_one_fit_better():
             if rates.min() >= 0:
                 best = min(best, loss(rates))
         fitted = np.array(list(vars(fit_cost(timed)).values()))
+        assert fitted.min() >= 0
         assert np.sum((work @ fitted - 1) ** 2) <= best * (1 + 1e-9) + 1e-12
 
 
@@ -91,15 +77,6 @@ def test_a_fit_needs_steps():
     for seconds in (0.0, -1.0):
         with pytest.raises(ValueError, match="all of positive seconds"):
             fit_cost([*[([], [1], 1.0)] * 5, ([], [1], seconds)])
-
-
-def test_as_many_steps_as_rates_are_enough():
-    """Five steps without a prompt: its pairs explain nothing, and cost nothing."""
-    true = MeasuredCost(0.5, 0.25, 0.0, 0.125, 0.0)
-    steps = [([], [n] * k) for n, k in ((1, 1), (4, 2), (9, 1), (2, 5), (7, 3))]
-    fitted = fit_cost((*shape, true(*shape)) for shape in steps)
-    assert fitted.pair_s == 0
-    assert [fitted(*shape) for shape in steps] == pytest.approx([true(*shape) for shape in steps])
 
 
 def test_a_measured_cost_is_that_of_all_rounds(monkeypatch):
@@ -164,16 +141,6 @@ def counted(monkeypatch):
     return measured
 
 
-def test_lengths_are_spread_from_one_to_the_largest(counted):
-    vocabulary = load_model("draft").arch.vocab_size
-    first, second = counted(max_batch=100, n_prompt=3, n_output=2, rounds=2)
-    assert first.asked == second.asked and len(first.asked) == 200
-    assert {len(text) for text, _ in first.asked} == {1, 2, 3}
-    assert {params.max_tokens for _, params in first.asked} == {1, 2}
-    ids = {token for text, _ in first.asked for token in text}
-    assert min(ids) >= 0 and max(ids) < vocabulary and len(ids) > 100
-
-
 def test_texts_come_from_the_seed_and_answers_from_the_params(counted):
     small = {"max_batch": 4, "rounds": 1}
     ((default,), (same,), (other,)) = (
@@ -183,12 +150,6 @@ def test_texts_come_from_the_seed_and_answers_from_the_params(counted):
     assert {params.temperature for _, params in default.asked} == {0.0}
     (drawn,) = counted(**small, params=SamplingParams(temperature=0.5, seed=7))
     assert {(params.temperature, params.seed) for _, params in drawn.asked} == {(0.5, 7)}
-
-
-def test_an_engine_holds_its_whole_batch(counted):
-    """Each of a batch of three may grow to 17 + 16 tokens: three blocks of 16."""
-    (engine,) = counted(max_batch=3, token_budget=9, n_prompt=17, n_output=16, rounds=1)
-    assert engine.args[1:] == (3 * 3, 16, 3, 9)
 
 
 def test_unless_said_otherwise_a_batch_of_16_is_timed_five_times(counted):
@@ -221,11 +182,6 @@ def test_a_check_of_guesses_is_recorded_as_a_piece_of_a_prompt():
     engine.run()
     shapes = [(prefills, decodes) for prefills, decodes, _ in steps]
     assert shapes == [([(5, 0)], []), ([(3, 5)], []), ([(2, 8)], [])]
-
-
-def test_each_new_token_attends_to_all_up_to_the_last():
-    """The work of a prefill is new · (before + new) pairs: 8 tokens after 3 make 88."""
-    assert MeasuredCost(0.0, 0.0, 0.0, 0.0, 1.0)([(8, 3), (2, 0)], [5]) == 88 + 4
 
 
 def test_a_step_s_seconds_by_hand():

@@ -1,7 +1,6 @@
 """FlashAttention in PyTorch: the reference's results, torch's own, and no T × S scores."""
 
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -46,38 +45,6 @@ def test_equals_attention_for_any_sizes_and_blocks(sizes, heads, batch, blocks, 
     np.testing.assert_allclose(got, expected, atol=1e-12)
 
 
-def test_equals_torch():
-    """With blocks as large as they are by default; float32."""
-    shapes, ratios = [(1, 1), (1, 1100), (600, 600), (300, 1300)], [1, 2, 4]
-    for (t, s), n_kv_heads, causal in itertools.product(shapes, ratios, [True, False]):
-        q, k, v = tensors(t, s, n_kv_heads=n_kv_heads, dtype=torch.float32)
-        mask = torch.ones(t, s, dtype=torch.bool).tril(s - t) if causal else None
-        expected = torch.nn.functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, enable_gqa=True
-        )
-        for got in (
-            flash_torch.flash_attention(q, k, v, causal=causal),
-            flash_torch.split_kv_attention(q, k, v, 7, causal),
-        ):
-            torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
-
-
-def test_any_number_of_threads():
-    """As many heads go side by side as there are threads: the last time, fewer."""
-    q, k, v = tensors(9, 20, 8, 4)
-    before = torch.get_num_threads()
-    try:
-        for n_threads in (1, 2, 3):
-            torch.set_num_threads(n_threads)
-            for got in (
-                flash_torch.flash_attention(q, k, v, 4, 4),
-                flash_torch.split_kv_attention(q, k, v, 3),
-            ):
-                np.testing.assert_allclose(got, reference(q, k, v), atol=1e-12)
-    finally:
-        torch.set_num_threads(before)
-
-
 ATTEND = [flash_torch.flash_attention, lambda *qkv: flash_torch.split_kv_attention(*qkv, 3)]
 
 
@@ -94,22 +61,6 @@ def test_half_precision_is_computed_with_in_single_and_else_the_widest_format():
         got = attend(*inputs)
         assert got.dtype == torch.float64
         np.testing.assert_allclose(got, reference(*(x.double() for x in inputs)), atol=1e-12)
-
-
-def test_every_short_row_of_scores_in_every_blocking():
-    """All 3^5 rows of five scores as queries of one key each, with blocks of 1 to 5 keys."""
-    rows = torch.tensor(list(itertools.product((-1e4, 0.0, 1e4), repeat=5)), dtype=torch.float64)
-    q, k = rows[:, None, None] * math.sqrt(5), torch.eye(5, dtype=torch.float64)
-    k = k.expand(len(rows), 1, 5, 5)
-    v = torch.tensor([1.0, 2, 4, 8, 16], dtype=torch.float64).view(1, 1, 5, 1)
-    v = v.expand(len(rows), 1, 5, 1)
-    expected = rows.softmax(-1) @ v[0, 0]
-    for size in range(1, 6):
-        for got in (
-            flash_torch.flash_attention(q, k, v, block_k=size),
-            flash_torch.split_kv_attention(q, k, v, size),
-        ):
-            torch.testing.assert_close(got[:, 0, 0], expected, atol=0, rtol=1e-9)
 
 
 def test_a_cache_s_view_and_inputs_that_are_left_alone():
@@ -151,17 +102,6 @@ def test_no_scores_of_all_queries_and_keys_are_ever_held():
     assert by_hand.numbers == 2 * t * t
 
 
-def test_as_many_heads_as_threads_share_a_block_of_scores(monkeypatch):
-    """And no more than there are heads."""
-    q, k, v = tensors(256, 256, 8, 4, 1, 4, torch.float32)
-    for n_threads in (1, 2, 8):
-        monkeypatch.setattr(torch, "get_num_threads", lambda n=n_threads: n)
-        with Largest() as by_blocks:
-            got = flash_torch.flash_attention(q, k, v, 64, 128)
-        assert by_blocks.numbers == min(n_threads, 4) * 2 * 64 * 128
-        np.testing.assert_allclose(got, reference(q, k, v), atol=1e-5)
-
-
 def test_a_block_of_scores_fits_half_a_core_s_cache_by_default():
     """512 KiB in float32 for each thread, as the docstring says, or what scores there are."""
     for shape, numbers in [((300, 600, 1, 1, 1, 1), 512 * 256), ((5, 5, 2, 1, 1, 2), 2 * 5 * 5)]:
@@ -170,48 +110,12 @@ def test_a_block_of_scores_fits_half_a_core_s_cache_by_default():
         assert held.numbers == numbers
 
 
-def test_keys_are_cut_into_runs_of_one_size_and_what_is_left_over(monkeypatch):
-    seen, real = [], flash_torch._runs
-
-    def watched(rows, k, v, first):
-        assert k.shape == v.shape
-        seen.append(tuple(k.shape[:2]))
-        return real(rows, k, v, first)
-
-    monkeypatch.setattr(flash_torch, "_runs", watched)
-    for n_keys, n_splits, runs in [
-        *((12, 3, [(3, 4)]), (14, 3, [(3, 4), (1, 2)]), (5, 5, [(5, 1)]), (5, 9, [(5, 1)])),
-        *((5, 1, [(1, 5)]), (7, 2, [(2, 3), (1, 1)])),
-    ]:
-        seen.clear()
-        flash_torch.split_kv_attention(*tensors(1, n_keys, 2, 1, 1), n_splits)
-        assert seen == runs, (n_keys, n_splits)
-
-
-def test_no_query_has_no_answer_and_results_ask_for_no_gradient():
-    for attend in ATTEND:
-        q, k, v = tensors(0, 3, v_dim=5)
-        assert attend(q, k, v).shape == (2, 4, 0, 5)
-        q, k, v = tensors(1, 1)
-        assert not attend(q.requires_grad_(), k, v).requires_grad
-
-
-def test_keys_in_the_future_are_not_read():
-    q, k, v = tensors(6, 12)
-    expected = reference(q[:, :, :2], k[:, :, :8], v[:, :, :8])
-    k[:, :, 8:], v[:, :, 8:] = math.nan, math.nan
-    got = flash_torch.flash_attention(q, k, v, 2, 8)[:, :, :2]
-    np.testing.assert_allclose(got, expected, atol=1e-12)
-
-
 def test_errors_name_what_is_wrong(subtests):
     q, k, v = tensors(2, 5)
     for call, message in [
         (lambda: flash_torch.flash_attention(q, k, v, 0), "block_q must be an integer"),
-        (lambda: flash_torch.flash_attention(q, k, v, 1, 0), "block_k must be an integer"),
         (lambda: flash_torch.split_kv_attention(q, k, v, 0), "n_splits must be"),
         (lambda: flash_torch.flash_attention(k, q[:, :2], q[:, :2]), "T = 5 queries, k only S = 2"),
-        (lambda: flash_torch.split_kv_attention(q[:, :3], k, v, 2), "do not fit together"),
         (lambda: flash_torch.flash_attention(q[:, :3], k, v), "do not fit together"),
     ]:
         with subtests.test(message), pytest.raises(ValueError, match=message):

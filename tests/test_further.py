@@ -66,11 +66,6 @@ def test_a_further_part_is_folded_to_its_end(texts):
         assert folded(texts[open_text]) == []
 
 
-def test_it_is_open_until_a_script_closes_it(texts):
-    (fold,) = [attributes for tag, attributes in texts["Its edge"] if tag == "details"]
-    assert fold == {"class": "ft-further", "open": None}
-
-
 def test_the_heading_stays_a_heading_with_its_address(app, texts):
     heading = texts[HEADING.removeprefix("### ")]
     assert folded(heading) == ["details", "summary", "h3"]
@@ -94,20 +89,6 @@ def test_lists_of_sections_and_the_search_have_it(app):
     assert "marsupi" in index["terms"]
 
 
-def test_the_notebook_that_readers_download_is_as_it_was_written(app):
-    (stored,) = (app.outdir / "_sources").iterdir()
-    assert nbformat.reads(stored.read_text("utf-8"), 4) == chapter()
-
-
-def test_without_the_mark_nothing_is_folded(tmp_path):
-    """Not by the word Further, not where JupyterLab notes that a heading is open, not in code."""
-    notebook = chapter(marked=False)
-    notebook.cells[2].metadata[further.MARK] = False
-    notebook.cells[1].metadata[further.MARK] = True
-    app = built(notebook, tmp_path)
-    assert "<details" not in (app.outdir / "index.html").read_text("utf-8")
-
-
 # In the chapters.
 
 
@@ -126,15 +107,3 @@ def misplaced(notebook: nbformat.NotebookNode) -> list[str]:
 def test_the_mark_stands_on_the_headings_of_further_parts_alone(path):
     """JupyterLab writes it into whatever an author folds before saving."""
     assert misplaced(nbformat.read(path, 4)) == []
-
-
-def test_a_mark_in_the_wrong_place_is_found():
-    assert misplaced(chapter()) == []
-    assert misplaced(chapter(marked=False)) == [HEADING]
-    for wrong in ("## Explain", f"{HEADING}\n\nA text.", HEADING[1:]):
-        notebook = chapter()
-        notebook.cells[3].source = wrong
-        assert misplaced(notebook) == [wrong]
-    notebook = chapter(marked=False)
-    notebook.cells[3].source = f"{HEADING}\n\nA text."
-    assert len(misplaced(notebook)) == 1

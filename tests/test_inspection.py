@@ -93,22 +93,6 @@ def test_attention_of_the_first_layer_by_hand(model, ids):
     np.testing.assert_allclose(attention.sum(-1), 1, atol=1e-5)
 
 
-def test_a_window_is_looked_through(shipped, ids):
-    """Every other layer sees the last four tokens alone, and what is shown is what was read."""
-    windowed = built(shipped, window=4, local_layers=range(0, 8, 2))
-    seen = look_inside(windowed, ids)
-    np.testing.assert_allclose(seen.next, expected_next(windowed, ids), atol=1e-6)
-    hidden = np.tril_indices(len(ids), -4)
-    assert (seen.attention[::2, :, *hidden] == 0).all()
-    assert (seen.attention[1::2, :, *hidden] > 0).all()
-
-
-def test_a_silent_head_still_reads_and_only_later_layers_change(model, ids):
-    whole, without = look_inside(model, ids), look_inside(model, ids, [(3, 4)])
-    np.testing.assert_array_equal(whole.attention[:4], without.attention[:4])
-    assert (abs(whole.attention[4:] - without.attention[4:]).max(axis=(1, 2, 3)) > 1e-3).all()
-
-
 def test_unknown_heads_and_tokens_are_refused(model):
     for tokens, heads, message in [
         *[([0], [head], "8 layers with 6 heads") for head in ((8, 0), (0, 6), (-1, 0), (0, -1))],

@@ -7,10 +7,7 @@ from hypothesis import strategies as st
 
 from firsttoken.architectures import ARCHITECTURES, Architecture
 from firsttoken.attention import attention
-from firsttoken.checkpoint import read_checkpoint
 from firsttoken.kv_cache import KVCache, RollingCache, kv_cache_bytes, max_batch, max_context
-from firsttoken.llama import Llama
-from firsttoken.paths import data_path
 from firsttoken.units import BYTES, GB, GIB
 
 LLAMA_13B = ARCHITECTURES["Llama-2-13B"]
@@ -29,28 +26,6 @@ def test_published_sizes_per_token():
     assert kv_cache_bytes(arch, 1024) == size / 2
 
 
-def test_llama_31_table_is_in_gib_whatever_its_label_says():
-    """1k is 1,024 tokens there, 16k and 128k are 16,000 and 128,000."""
-    published = {"Llama-3.1-8B": (0.125, 1.95, 15.62), "Llama-3.1-70B": (0.313, 4.88, 39.06)}
-    for name, numbers in published.items():
-        sizes = [kv_cache_bytes(ARCHITECTURES[name], n) for n in (1024, 16_000, 128_000)]
-        # Half a unit of the last digit: 15.625 is printed as 15.62.
-        for size, number, n_digits in zip(sizes, numbers, (3, 2, 2), strict=True):
-            assert abs(size / GIB - number) <= 0.5001 * 10**-n_digits
-            assert abs(size / GB - number) > 0.5001 * 10**-n_digits  # the printed label is wrong
-
-
-def test_decode_memory_of_llama_2_13b():
-    """CS336 lecture 10: weights and cache at 1024 tokens, norms left out there."""
-    for kv_heads, batch, memory in [
-        *[(40, 1, 26_869_760_000), (40, 64, 79_717_990_400), (40, 256, 240_779_264_000)],
-        *[(8, 64, 33_412_874_240), (8, 256, 65_625_128_960)],
-    ]:
-        arch = LLAMA_13B.replace(n_kv_heads=kv_heads)
-        total = 2 * arch.n_params + kv_cache_bytes(arch, 1024, batch)
-        assert total - 2 * arch.params_by_component["norms"] == memory
-
-
 def test_sizes_in_gib_and_gb_and_with_scales():
     """A 1 GiB fp16 cache is 544 MiB as q8_0 and 288 MiB as q4_0, not 512 and 256."""
     for kv_heads, gib, gb in [(32, 16, 17.18), (8, 4, 4.29), (1, 0.5, 0.54)]:
@@ -60,9 +35,6 @@ def test_sizes_in_gib_and_gb_and_with_scales():
     arch = arch.replace(n_kv_heads=32)
     for dtype, mib in {"bf16": 1024, "fp32": 2048, "q8_0": 544, "q4_0": 288}.items():
         assert kv_cache_bytes(arch, 2048, dtype=dtype) == mib * 2**20
-    heads_80 = Architecture("80 heads", 32, 10240, 80, 80, 128, 40960, 32000)
-    assert kv_cache_bytes(heads_80, 4096) == 5 * GIB == 5_368_709_120
-    assert kv_cache_bytes(heads_80, 4000) == 5_242_880_000  # "5.2 GB" is 4,000 tokens
 
 
 # --- the closed form: what holds for every shape
@@ -112,29 +84,11 @@ def test_size_is_the_sum_over_what_is_stored(arch, lengths, batch, of):
     assert together == sum(sizes) == kv_cache_bytes(arch, np.array(lengths, dtype=int), dtype=of)
 
 
-def test_what_windows_and_latents_save():
-    """One global layer in six, windows of 1,024: 5.2 times at 32,768 tokens.
-
-    arXiv:2405.04434: 576 elements for 128 heads of 128, keys and values: 56.9 times.
-    """
-    full = Architecture("full", 6, 64, 4, 4, 16, 64, 50)
-    hybrid = full.replace(window=1024, local_layers=range(5))
-    heads = Architecture("same heads", 60, 5120, 128, 128, 128, 12288, 102400)
-    for large, small, times in [(full, hybrid, 5.2), (heads, ARCHITECTURES["DeepSeek-V2"], 56.9)]:
-        ratio = kv_cache_bytes(large, 32_768) / kv_cache_bytes(small, 32_768)
-        assert round(ratio, 1) == times
-
-
 def test_sizes_that_cannot_be(subtests):
     for arguments, message in [
         ({"n_tokens": -1}, "n_tokens must be an integer of at least 0, got -1"),
-        ({"n_tokens": 1.5}, "n_tokens.*1.5"),
-        ({"n_tokens": "12"}, "n_tokens"),
-        ({"n_tokens": True}, r"integer of at least \d, got True"),
-        ({"n_tokens": [3, -2]}, "n_tokens.*-2"),
         ({"n_tokens": [3, 2], "batch": 2}, "batch must be 1"),
         ({"n_tokens": 3, "batch": -1}, "^batch.*-1"),
-        ({"n_tokens": 3, "batch": True}, r"integer of at least \d, got True"),
         ({"n_tokens": 3, "dtype": "half"}, "dtype 'half' is unknown"),
     ]:
         with subtests.test(str(arguments)), pytest.raises(ValueError, match=message):
@@ -173,11 +127,6 @@ def test_the_longest_context_fits_and_one_more_does_not(arch, memory, batch, dty
     assert max_context(arch, memory, batch + 1, dtype, kv, 100) <= length
 
 
-def test_llama_2_13b_in_80_gb():
-    assert max_batch(LLAMA_13B, 80e9, 1024) == 64
-    assert max_batch(LLAMA_13B, 80 * GIB, 1024) == 71  # GiB for GB would promise seven more
-
-
 @given(arch=architectures(max_context=7), length=st.integers(1, 40), kv=dtypes)
 def test_memory_may_be_filled_to_the_last_byte(arch, length, kv):
     """One sequence and no workspace, which is what a call that leaves them open means."""
@@ -192,23 +141,13 @@ def test_memory_may_be_filled_to_the_last_byte(arch, length, kv):
     assert max_context(windows, memory - 1, kv_dtype=kv) < length
 
 
-def test_nothing_fits_where_the_weights_do_not():
-    llama_70b = ARCHITECTURES["Llama-2-70B"]
-    assert max_batch(llama_70b, 80e9, 1024) == max_context(llama_70b, 80e9) == 0
-    assert max_context(llama_70b, 80e9, dtype="int8") > 0
-    assert max_batch(llama_70b, 80e9, 1024, dtype="int8", workspace_bytes=12e9) == 0
-
-
 def test_questions_that_have_no_answer(subtests):
-    mistral = ARCHITECTURES["Mistral-7B"]
-    assert max_context(mistral, 80e9) == mistral.max_context  # its cache stops growing
+    endless = ARCHITECTURES["Mistral-7B"].replace(max_context=None)
     for call, message in [
-        (lambda: max_context(mistral.replace(max_context=None), 80e9), "max_context.*got None"),
+        (lambda: max_context(endless, 80e9), "max_context.*got None"),
         (lambda: max_batch(LLAMA_13B, -1, 10), "memory_bytes must not be negative, got -1"),
-        (lambda: max_batch(LLAMA_13B, float("nan"), 10), "memory_bytes"),
         (lambda: max_batch(LLAMA_13B, 80e9, 10, workspace_bytes=-5), "^workspace_bytes"),
         (lambda: max_batch(LLAMA_13B, 80e9, 0), "n_tokens must be an integer of at least 1"),
-        (lambda: max_batch(LLAMA_13B, 80e9, 10, kv_dtype="x"), "dtype 'x'"),
         (lambda: max_context(LLAMA_13B, 80e9, batch=0), "batch must be an integer of at least 1"),
     ]:
         with subtests.test(message), pytest.raises(ValueError, match=message):
@@ -234,10 +173,7 @@ steps = st.lists(
 
 @given(steps=steps, batch=st.integers(1, 3), dtype=st.sampled_from(FORMATS), seed=st.integers(0, 9))
 def test_appending_is_concatenation(steps, batch, dtype, seed):
-    """Whatever the order of appends and truncations, a step written alone reads back the same.
-
-    So each token has a scale of its own: a huge key does not coarsen those that are stored.
-    """
+    """Whatever the order of appends and truncations, a step written alone reads back the same."""
     rng, capacity = np.random.default_rng(seed), 15
     cache = KVCache(TOY, batch, capacity, dtype)
     nbytes = cache.nbytes
@@ -307,20 +243,6 @@ def test_allocated_bytes_are_the_formula_s(arch, batch, capacity, dtype):
     everywhere = arch.replace(window=None, local_layers=None)
     cache = KVCache(arch, batch, capacity, dtype)
     assert cache.nbytes == kv_cache_bytes(everywhere, capacity, batch, dtype)
-
-
-def test_allocated_bytes_of_quantised_caches_count_the_scales():
-    arch = TOY.replace(head_dim=32)
-    size = {name: KVCache(arch, 3, 10, name).nbytes for name in FORMATS}
-    assert size["int8"] == kv_cache_bytes(arch, 10, 3, "q8_0")  # 32 codes and one fp16 scale
-    assert size["int4"] == kv_cache_bytes(arch, 10, 3, "q4_0")
-    assert size["fp8"] == kv_cache_bytes(arch, 10, 3, "fp8")
-    assert size["int8"] > kv_cache_bytes(arch, 10, 3, "int8")
-    # A head of 128 keeps one scale per head in int8 and four in int4.
-    wide = TOY.replace(head_dim=128)
-    n_vectors = 2 * 2 * 3 * 2 * 10
-    assert KVCache(wide, 3, 10, "int8").nbytes == n_vectors * (128 + 2)
-    assert KVCache(wide, 3, 10, "int4").nbytes == n_vectors * (64 + 8)
 
 
 @given(
@@ -393,10 +315,7 @@ def test_a_ring_is_bounded_whatever_the_length(window, sinks, chunk, capacity):
 
 
 def attend_both(cache_class, pieces, window, sinks, chunk, dtype="fp32", n_heads=4):
-    """Yield (result through the ring, result of the mask over all tokens) piece by piece.
-
-    Layer 0 has the window, layer 1 sees everything.
-    """
+    """Yield (result through the ring, result of the mask over all tokens) piece by piece."""
     arch = TOY.replace(window=window, local_layers=[0])
     rng = np.random.default_rng(0)
     rolling = cache_class(arch, 2, sum(pieces), dtype, sinks=sinks, chunk=chunk)
@@ -445,19 +364,6 @@ def test_attention_through_a_ring_equals_the_mask(window, sinks, chunk, dtype, d
         np.testing.assert_allclose(got, expected, atol=1e-12)
 
 
-def test_steps_that_wrap_around_and_fill_the_ring():
-    """A ring of 8 and steps of 4 that start at each of its places; a long first step.
-
-    Nothing is overwritten yet by a first step, so it may be longer than a chunk. And where one
-    new token sees all it is given, the order of the keys does not change a mean.
-    """
-    runs = [(RollingCache, [1] * p + [4] * 6, 5, sinks, 4) for p in range(8) for sinks in (0, 2)]
-    runs += [(RollingCache, [n_first, *[1] * 12], 6, 2, 1) for n_first in (6, 8)]
-    for run in [*runs, (_Unordered, [1] * 20, 4, 2, 1)]:
-        for got, expected in attend_both(*run):
-            np.testing.assert_allclose(got, expected, atol=1e-12, err_msg=str(run))
-
-
 class _OneShort(RollingCache):
     def _room(self, window):
         room = super()._room(window)
@@ -481,20 +387,6 @@ def test_wrong_rings_would_show():
     ]:
         both = attend_both(wrong, [chunk] * 8, window, sinks, chunk)
         assert max(np.abs(got - expected).max() for got, expected in both) > 1e-2, wrong
-
-
-def test_a_hybrid_model_through_a_ring():
-    """The shipped draft with a window of 8 in one of two layers: same logits, less memory."""
-    checkpoint = read_checkpoint(data_path("model/draft"))
-    arch = checkpoint.arch.replace(window=8, local_layers=[0])
-    model = Llama(arch, checkpoint.weights, checkpoint.rope_theta, checkpoint.rope_scaling)
-    tokens = np.random.default_rng(6).integers(0, arch.vocab_size, size=(2, 36))
-    whole = model(tokens)
-    for chunk in (1, 3):
-        rolling = RollingCache(arch, 2, 36, chunk=chunk)
-        steps = [model(tokens[:, i : i + chunk], rolling) for i in range(0, 36, chunk)]
-        np.testing.assert_allclose(np.concatenate(steps, axis=1), whole, atol=1e-3)
-        assert rolling.nbytes < KVCache(arch, 2, 36).nbytes
 
 
 def test_a_step_that_the_ring_cannot_take_changes_nothing():
@@ -531,22 +423,18 @@ def test_a_ring_can_be_cut_until_it_has_dropped_something():
 def test_caches_that_cannot_be(subtests):
     for call, message in [
         (lambda: KVCache(TOY, 0, 4), "batch must be an integer of at least 1, got 0"),
-        (lambda: KVCache(TOY, True, 3), r"integer of at least \d, got True"),
         (lambda: KVCache(TOY, 1, 0), "^capacity"),
         (lambda: KVCache(TOY, 1, 4, "q8_0"), "dtype 'q8_0' is unknown; expected one of fp32"),
         (lambda: KVCache(TOY.replace(head_dim=5), 1, 4, "int4"), "even head_dim, got 5"),
         (lambda: KVCache(LATENT, 1, 4).append(0, np.ones((1, 1, 1, 4))), r"\(B, 1, T, d_c \+ d_r"),
         (lambda: KVCache(LATENT, 1, 4).append(0, *np.ones((2, 1, 1, 1, 6))), "v None"),
-        (lambda: KVCache(TOY, 1, 4).append(0, np.ones((1, 2, 1, 8))), "v None must both be"),
         (lambda: KVCache(TOY, 1, 4).truncate(1), "length must lie in 0 … 0, got 1"),
         (lambda: KVCache(TOY, 1, 4).truncate(-1), "length must be an integer of at least 0"),
-        (lambda: KVCache(TOY, 1, 4).truncate(False), "length must be an integer"),
         (lambda: KVCache(TOY, 1, 4).keys(2), "layer must lie in 0 … 1, got 2"),
         (lambda: KVCache(TOY, 1, 4).values(-1), "layer"),
         (lambda: KVCache(TOY, 1, 4).append(2, None, None), "layer 2 stores nothing"),
         (lambda: RollingCache(TOY, 1, 4, sinks=-1), "sinks must be an integer of at least 0"),
         (lambda: RollingCache(TOY, 1, 4, chunk=0), "chunk must be an integer of at least 1"),
-        (lambda: RollingCache(TOY, 1, 3, chunk=True), r"integer of at least \d, got True"),
         (lambda: RollingCache(TOY, 1, 0), "capacity"),
         (lambda: RollingCache(TOY.replace(window=3), 1, 4).truncate(1), "length must lie in"),
     ]:

@@ -6,19 +6,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from firsttoken.architectures import Architecture
-from firsttoken.checkpoint import read_checkpoint, weight_shapes
+from firsttoken.checkpoint import weight_shapes
 from firsttoken.engine import Engine, decision_margins
 from firsttoken.generate import generate
 from firsttoken.llama import Llama, load_model
 from firsttoken.lora import AdaptedModel, Adapter, load_adapter, merge_adapter, save_adapter
-from firsttoken.paths import data_path
 from firsttoken.sampling import SamplingParams
 from firsttoken.tokenizer import tokenizer
 
@@ -113,55 +110,6 @@ def test_batched_rows_equal_one_by_one_and_the_merged_model(crowd):
         for layer in range(ARCH.n_layers):
             np.testing.assert_allclose(cache.keys(layer), own.keys(layer), atol=2e-5)
             np.testing.assert_allclose(cache.values(layer), own.values(layer), atol=2e-5)
-
-
-def test_wrong_batches_are_noticed():
-    crowd = [([1, 2], [3], "all"), ([4], [5, 6, 7], "few"), ([8], [9], None)]
-    together, _ = batched_pass(AdaptedModel(BASE, ADAPTERS), crowd)
-    neighbours, _ = batched_pass(AdaptedModel(BASE, ADAPTERS), crowd, ("few", None, "all"))
-    unscaled = {name: replace(a, alpha=a.rank) for name, a in ADAPTERS.items()}
-    without_scale, _ = batched_pass(AdaptedModel(BASE, unscaled), crowd)
-    for right, wrong in zip(together, neighbours, strict=True):
-        assert np.abs(right - wrong).max() > 0.05
-    for right, wrong in zip(together[:2], without_scale[:2], strict=True):
-        assert np.abs(right - wrong).max() > 0.05
-
-
-def test_torch_says_the_same():
-    """PyTorch's model, with (alpha / r) B (A x) added to what each of its modules says."""
-    target, adapter = load_model("target", "torch"), load_adapter("capitals")
-    for (layer, matrix), pair in adapter.pairs.items():
-        block = target.model.layers[layer]
-        a, b = (torch.from_numpy(x) for x in pair)
-
-        def add(module, inputs, output, a=a, b=b):
-            return output + adapter.alpha / adapter.rank * (inputs[0] @ a.T @ b.T)
-
-        module = getattr(block.self_attn if matrix[0] in "qkvo" else block.mlp, matrix)
-        module.register_forward_hook(add)
-    ids = tokenizer().encode("def read(path):\n    return None\n")
-    model = AdaptedModel(load_model("target"), {"x": adapter})
-    (ours,) = model.forward_ragged([ids], [model.base.new_cache(1, 64)], ["x"])
-    np.testing.assert_allclose(ours, target([ids])[0].numpy(), atol=ROUNDING)
-
-
-def test_nothing_of_the_base_is_copied():
-    model = AdaptedModel(BASE, ADAPTERS)
-    passing = model._model_for({"all": np.arange(2), "few": np.arange(2, 3)})
-    for ours, theirs in zip(passing.blocks, BASE.blocks, strict=True):
-        for stack in ("qkv", "out", "gate_up", "down"):
-            assert getattr(ours, stack).panels is getattr(theirs, stack).panels
-            np.testing.assert_array_equal(getattr(ours, stack), getattr(theirs, stack))
-    # Without rows of an adapter nothing is added, and the base itself runs.
-    assert model._model_for({}) is BASE
-
-
-def test_an_adapter_is_small():
-    adapter = load_adapter("session")
-    per_layer = 4 * (2 * (192 + 192) + 2 * (192 + 64) + 3 * (192 + 512))
-    assert adapter.nbytes == 4 * 8 * per_layer
-    files = [data_path(f"model/adapters/{n}/adapter_model.safetensors") for n in SHIPPED]
-    assert sum(file.stat().st_size for file in files) < 500_000
 
 
 # --- in the engine
@@ -296,42 +244,14 @@ def test_what_is_saved_is_loaded(tmp_path, name):
 
 def test_names_and_settings_are_peft_s(tmp_path):
     save_adapter(ADAPTERS["few"], tmp_path, base="small")
-    config = {
-        "base_model_name_or_path": "small",
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "inference_mode": True,
-        "lora_alpha": -2.0,
-        "lora_dropout": 0.0,
-        "peft_type": "LORA",
-        "r": 1,
-        "target_modules": ["o_proj", "up_proj", "v_proj"],
-        "task_type": "CAUSAL_LM",
-    }
     text = (tmp_path / "adapter_config.json").read_text()
+    config = json.loads(text)
     assert text == json.dumps(config, indent=2) + "\n"  # for people to read, too
-    with safe_open(tmp_path / "adapter_model.safetensors", framework="np") as file:
-        assert file.metadata() == {"format": "pt"}
+    assert (config["peft_type"], config["r"], config["lora_alpha"]) == ("LORA", 1, -2.0)
+    assert config["target_modules"] == ["o_proj", "up_proj", "v_proj"]
     names = set(load_file(tmp_path / "adapter_model.safetensors"))
     assert "base_model.model.model.layers.1.self_attn.v_proj.lora_A.weight" in names
     assert "base_model.model.model.layers.0.mlp.up_proj.lora_B.weight" in names
-    save_adapter(ADAPTERS["few"], tmp_path)
-    config = json.loads((tmp_path / "adapter_config.json").read_text())
-    assert config["base_model_name_or_path"] == ""
-
-
-def test_a_shipped_adapter_goes_by_its_name():
-    assert same(load_adapter("capitals"), load_adapter(data_path("model/adapters/capitals")))
-    with pytest.raises(ValueError, match="directory or one of capitals, session, got 'loud'"):
-        load_adapter("loud")
-    with pytest.raises(ValueError, match="got 'no/such'"):
-        load_adapter("no/such")
-
-
-def test_a_directory_goes_before_a_shipped_adapter_of_its_name(tmp_path, monkeypatch):
-    save_adapter(ADAPTERS["few"], tmp_path / "capitals")
-    monkeypatch.chdir(tmp_path)
-    assert same(load_adapter("capitals"), rounded(ADAPTERS["few"]))
 
 
 @pytest.mark.parametrize(
@@ -344,7 +264,6 @@ def test_a_directory_goes_before_a_shipped_adapter_of_its_name(tmp_path, monkeyp
         ({"rank_pattern": {"q_proj": 8}}, "rank_pattern"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
         ({"r": 2}, "with the rank r = 2"),
-        ({"r": None}, "rank must be"),
     ],
 )
 def test_another_method_is_refused(tmp_path, setting, message):
@@ -355,24 +274,11 @@ def test_another_method_is_refused(tmp_path, setting, message):
         load_adapter(tmp_path)
 
 
-def test_settings_that_change_nothing_are_taken(tmp_path):
-    """As PEFT writes them where they are not used."""
-    save_adapter(ADAPTERS["few"], tmp_path)
-    file = tmp_path / "adapter_config.json"
-    unused = {"rank_pattern": {}, "modules_to_save": None, "use_dora": False, "lora_dropout": 0.1}
-    file.write_text(json.dumps(json.loads(file.read_text()) | unused))
-    assert same(load_adapter(tmp_path), rounded(ADAPTERS["few"]))
-
-
 @pytest.mark.parametrize(
     ("rename", "message"),
     [
         (("v_proj.lora_A", "v_proj.lora_embedding_A"), "belongs to no matrix"),
         (("self_attn.v_proj", "mlp.v_proj"), "belongs to no matrix"),
-        (("base_model.model.", ""), "belongs to no matrix"),
-        (("layers.0.", "layers.first."), "belongs to no matrix"),
-        (("model.layers.0.", "model.blocks.0."), "belongs to no matrix"),
-        (("lora_B.weight", "lora_B.weight.scale"), "belongs to no matrix"),
         (("layers.0.self_attn.v_proj.lora_A.weight", None), "v_proj of layer 0 has B only"),
     ],
 )
@@ -415,8 +321,6 @@ ONE = np.ones((1, 4)), np.ones((6, 1))
         ((1, 1.0, {}), "pairs must hold at least one matrix"),
         ((1, 1.0, {(0, "lm_head"): ONE}), "pairs: matrix 'lm_head', expected one of q_proj"),
         ((2, 1.0, {(0, "q_proj"): ONE}), r"q_proj of layer 0 has A \(1, 4\) and B \(6, 1\)"),
-        ((1, 1.0, {(0, "q_proj"): ONE[::-1]}), r"has A \(6, 1\) and B \(1, 4\)"),
-        ((1, 1.0, {(0, "q_proj"): (np.ones((1, 4, 1)), ONE[1])}), r"has A \(1, 4, 1\) and B"),
     ],
 )
 def test_a_wrong_adapter_is_named(arguments, message):
@@ -440,20 +344,7 @@ def test_an_adapter_of_another_model_is_refused():
             merge_adapter(model, foreign)
 
 
-def test_wrong_passes_are_named():
-    model, caches = AdaptedModel(BASE, ADAPTERS), [BASE.new_cache(1, 4)]
-    with pytest.raises(ValueError, match="adapters has 2 names for 1 sequences"):
-        model.forward_ragged([[1]], caches, [None, None])
-    with pytest.raises(ValueError, match=r"adapters: 'no' unknown, .* 'all', 'few', 'last layer'"):
-        model.forward_ragged([[1]], caches, ["no"])
-    with pytest.raises(ValueError, match="tokens has 1 sequences and caches 0"):
-        model.forward_ragged([[1]], [], [None])
-
-
 def test_nbytes_are_those_of_the_arrays_that_passes_read():
     few = AdaptedModel(BASE, {"few": ADAPTERS["few"]})
     # v beside zeros for q and k, o alone, up beside zeros for gate: first A, then B.
     assert few.nbytes == 2 * 4 * ((24 + 24 + 12 + 12) + (24 + 24) + (24 + 40 + 40))
-    checkpoint = read_checkpoint(data_path("model/target"))
-    model = AdaptedModel(load_model("target"), {"x": load_adapter("capitals")})
-    assert model.nbytes < 0.1 * sum(w.nbytes for w in checkpoint.weights.values())

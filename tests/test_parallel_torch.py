@@ -4,8 +4,6 @@ The processes are real, and started once for all tests. What ends one of them, o
 tests/proof/alone/test_parallel_processes.py.
 """
 
-import os
-
 import numpy as np
 import pytest
 import torch
@@ -13,9 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import parallel_jobs
-from firsttoken.attention import attention
 from firsttoken.checkpoint import read_checkpoint
-from firsttoken.flash import attention_part
 from firsttoken.generate import generate
 from firsttoken.llama_torch import Llama
 from firsttoken.parallel import (
@@ -72,10 +68,8 @@ def agrees(comparison, n):
 # --- processes
 
 
-def test_each_process_knows_its_place_and_takes_one_thread(workers):
-    assert workers.call(rank_of, n=3) == [0, 1, 2]
-    assert workers.call(parallel_jobs.threads) == [1] * 4
-    assert len(set(workers.pids)) == 4 and os.getpid() not in workers.pids
+def test_each_process_takes_one_thread(workers):
+    assert workers.call(parallel_jobs.threads, n=3) == [1] * 3
 
 
 def test_items_go_to_whoever_is_free(workers, tmp_path):
@@ -87,13 +81,7 @@ def test_items_go_to_whoever_is_free(workers, tmp_path):
     assert workers.map(parallel_jobs.first_is_last, []) == []
 
 
-@pytest.mark.parametrize("n", [0, 5, True])
-def test_processes_that_do_not_exist(workers, n):
-    with pytest.raises(ValueError, match="n must be"):
-        workers.call(rank_of, n=n)
-
-
-def test_what_was_defined_in_a_notebook_is_refused(workers):
+def test_what_the_processes_cannot_do_is_refused(workers):
     def here(wire):
         return wire.rank
 
@@ -101,7 +89,9 @@ def test_what_was_defined_in_a_notebook_is_refused(workers):
     for call in (lambda: workers.call(here), lambda: workers.map(here, [1])):
         with pytest.raises(ValueError, match="function here was defined here"):
             call()
-    assert workers.call(rank_of) == [0, 1, 2, 3]
+    for n in (0, 5):
+        with pytest.raises(ValueError, match="n must be"):
+            workers.call(rank_of, n=n)
 
 
 # --- collectives
@@ -135,28 +125,14 @@ def test_collectives_equal_their_definitions(workers):
             assert counted.get("all_to_all", 0) == 8 * pairs
 
 
-def test_a_ring_that_sends_another_piece_adds_up_wrongly(workers):
-    right = [10.0 * i for i in range(12)]  # 1 + 2 + 3 + 4
-    for rule, holds in (((0, False), True), ((0, True), False), ((1, False), False)):
-        done = workers.call(parallel_jobs.ring_with, rule)
-        assert (done == [right] * 4) == holds
-
-
 # --- tensor parallelism
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("n", [1, 2, 4])
 def test_split_layers_equal_one_device(workers, n):
     """6 query heads and 2 KV heads: 3 and 4 divide neither, and are more than the KV heads."""
     assert agrees(compare_tensor_parallel(workers, TOKENS, n), n)
     assert agrees(compare_tensor_parallel(workers, [[7]], n, "draft"), n)
-
-
-@pytest.mark.parametrize("forgotten", ["attention", "mlp"])
-def test_a_forgotten_sum_shows(workers, forgotten):
-    alone = Llama.from_pretrained(TARGET)(TOKENS).numpy()
-    done = workers.call(parallel_jobs.logits_without_one_sum, TARGET, TOKENS, forgotten, n=2)
-    assert abs(done[0] - alone).max() > 1e3 * ROUNDING * abs(alone).max()
 
 
 def test_a_bias_behind_the_sum_is_added_once(workers):
@@ -171,11 +147,7 @@ def test_a_bias_behind_the_sum_is_added_once(workers):
 
 
 def test_what_the_closed_form_says_that_a_process_holds(workers):
-    """Embedding and output are not cut here; in the closed form they are.
-
-    Where heads and the MLP do not divide, the closed form takes the largest part of each, which
-    need not be on one process: with 3, the one with most heads has one column of 171 less.
-    """
+    """Of 3 processes, the one with most heads has one column of 171 less than the largest part."""
     arch = read_checkpoint(TARGET).arch
     for n in (1, 2, 3, 4):
         held, cached = zip(*workers.call(parallel_jobs.part_bytes, TARGET, 12, n=n), strict=True)
@@ -218,15 +190,10 @@ def test_decoding_with_caches_in_parts(workers):
         assert tokens == alone.ids and len(seconds) == 8
 
 
-def test_more_processes_than_heads_are_refused_before_they_start(workers):
-    with pytest.raises(ValueError, match="n must be at most"):
-        compare_tensor_parallel(workers, TOKENS, 7)
-
-
 # --- pipeline
 
 
-@pytest.mark.parametrize(("stages", "microbatches"), [(1, 1), (2, 1), (2, 4), (3, 2), (4, 4)])
+@pytest.mark.parametrize(("stages", "microbatches"), [(1, 1), (2, 4), (3, 2)])
 def test_stages_equal_one_device(workers, stages, microbatches):
     run = run_pipeline(workers, TOKENS, stages, microbatches)
     assert agrees(run.comparison, stages)
@@ -247,7 +214,6 @@ def test_stages_equal_one_device(workers, stages, microbatches):
     [
         ({"n_stages": 9}, "at most 8 layers"),
         ({"n_microbatches": 3}, "must divide the batch of 4"),
-        ({"n_microbatches": 0}, "must divide"),
         ({"device_s": -1.0}, "device_s"),
     ],
 )
@@ -281,11 +247,8 @@ def test_travelling_tokens_equal_one_device(workers, n, n_tokens, n_experts, n_a
 
 def test_favourites_make_loads_uneven(workers):
     x = torch.randn(64, 32, generator=torch.Generator().manual_seed(1))
-    even, skewed = (
-        run_experts(workers, random_mixture(0, favour=favour), x, 4) for favour in (0.0, 2.0)
-    )
+    even, skewed = (run_experts(workers, random_mixture(0, favour=f), x, 4) for f in (0.0, 2.0))
     assert skewed.imbalance > 2 > 1.5 > even.imbalance
-    assert skewed.comparison.sent["counts"] == even.comparison.sent["counts"]
     with pytest.raises(ValueError, match="at most 3 experts"):
         run_experts(workers, random_mixture(0, n_experts=3), x, 4)
 
@@ -316,24 +279,6 @@ def test_runs_of_keys_equal_one_device(workers, n, length, heads):
     assert agrees(compare_sequence_parallel(workers, *decode_inputs(2, *heads, length), n), n)
 
 
-def test_plain_means_of_the_runs_are_wrong():
-    """What a merge without the log-sums gives, or with the number of keys as weights."""
-    q, k, v = decode_inputs(1, 4, 2, 30)
-    runs = [slice(0, 10), slice(10, 30)]
-    outputs = [attention_part(q, k, v, run)[0] for run in runs]
-    expected = attention(q, k, v)
-    for weights in ([0.5, 0.5], [1 / 3, 2 / 3]):
-        mean = sum(w * output for w, output in zip(weights, outputs, strict=True))
-        assert abs(mean - expected).max() > 0.1
-
-
-def test_only_decode_steps_are_cut(workers):
-    q, k, v = decode_inputs(1, 4, 2, 8)
-    with pytest.raises(ValueError, match="one query a sequence"):
-        compare_sequence_parallel(workers, k, k, v, 2)
-    assert q.shape[2] == 1
-
-
 # --- replicas
 
 
@@ -352,7 +297,7 @@ def test_replicas_say_what_one_device_says(workers):
 # --- times
 
 
-@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+@pytest.mark.parametrize("name", ["all_reduce", "all_to_all"])
 def test_times_and_their_predictions(workers, name):
     """No time is tested, only what is done with times: here with a link that is given."""
     link = (1e-4, 1e9)
@@ -371,9 +316,8 @@ def test_a_fit_goes_through_its_two_sizes(workers, monkeypatch):
     monkeypatch.setattr(workers, "call", lambda *_, **__: [[[s] for s in times.values()]] * 2)
     found = time_collective(workers, 2, list(times))
     assert found.fitted_on == (0, 2)
-    assert [found.errors[0], found.errors[2]] == pytest.approx([0, 0], abs=1e-9)
     between = 3e-4 + (2e-3 - 3e-4) * (8192 - 64) / (2**20 - 64)
-    assert found.predictions[1] == pytest.approx(between)
+    assert found.predictions == pytest.approx([3e-4, between, 2e-3])
 
 
 @pytest.mark.parametrize(
@@ -390,6 +334,12 @@ def test_times_refuse(workers, arguments, named):
         time_collective(workers, *arguments)
 
 
-def test_a_comparison_needs_equal_shapes():
-    with pytest.raises(ValueError, match=r"got \(2,\) must have"):
-        compare(np.zeros(2), np.zeros(3), [{}], {})
+def test_what_cannot_be_split_or_compared_is_refused(workers):
+    _, k, v = decode_inputs(1, 4, 2, 8)
+    for message, call in (
+        ("n must be at most", lambda: compare_tensor_parallel(workers, TOKENS, 7)),
+        ("one query a sequence", lambda: compare_sequence_parallel(workers, k, k, v, 2)),
+        (r"got \(2,\) must have", lambda: compare(np.zeros(2), np.zeros(3), [{}], {})),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()

@@ -73,15 +73,6 @@ def made(tmp_path) -> BeautifulSoup:
     return BeautifulSoup(pdf.Document(listed, tmp_path).html, "html.parser")
 
 
-def test_the_book_has_the_pages_of_the_table_of_contents_in_order():
-    listed = pdf.pages()
-    assert (listed[0].path, listed[0].part) == ("book/preface.html", "Front matter")
-    chapters = [page.name[:2] for page in listed if page.path.startswith("notebooks/")]
-    assert chapters == sorted(chapters) and len(chapters) >= 18
-    # Names begin ids, so two pages of one name would share them.
-    assert max(Counter(page.name for page in listed).values()) == 1
-
-
 def test_no_id_is_there_twice_and_every_link_inside_has_its_target(made):
     """Both pages have a section of the same id, as every two chapters have."""
     ids = Counter(tag["id"] for tag in made.select("[id]"))
@@ -90,18 +81,6 @@ def test_no_id_is_there_twice_and_every_link_inside_has_its_target(made):
     assert [target for target in inside if target not in ids] == []
     assert {place["data-of"] for place in made.select(".ft-page")} <= set(ids)
     assert made.path["clip-path"] == "url(#04_second.c)" and "04_second.c" in ids
-
-
-def test_links_lead_where_they_led(made):
-    links = {a.get_text(): a["href"] for a in made.select("[id='04_first'] p a")}
-    assert links["on"] == "#04_second.question"
-    assert links["page"] == "#04_second"
-    assert links["here"] == "#04_first.question"
-    assert links["front"] == "#contents"
-    assert links["out"] == "https://example.org/x"
-    # The notebook is no part of the PDF: the word stays, the link goes.
-    assert "source" not in links and "source" in made.find(id="04_first").get_text()
-    assert made.img["src"] == "_images/a.png"
 
 
 def test_answers_hints_and_solutions_stand_at_the_end_and_nowhere_else(made):
@@ -121,12 +100,6 @@ def test_a_slider_figure_shows_its_first_state(made):
     figure = made.select_one("[id='04_first'] .ft-first-state")
     assert figure.svg["aria-label"] == "two"  # the slider stands there
     assert figure.figcaption.get_text() == "Batch: two. Moves on the site."
-
-
-def test_another_widget_is_an_error():
-    state = {"button": {"state": {"_dom_classes": []}}}
-    with pytest.raises(ValueError, match=r"cannot be printed.*button"):
-        pdf.draw_first_states(BeautifulSoup(VIEW.format("button"), "html.parser"), state)
 
 
 def test_nothing_is_left_that_asks_for_a_click(made):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firsttoken.paging import BlockPool
-from firsttoken.prefix_routing import ROUTES, Turn, chat_trace, replay
+from firsttoken.prefix_routing import Turn, chat_trace, replay
 
 
 def pools(n, n_blocks=2000, block_size=16):
@@ -64,10 +64,7 @@ def test_lengths_may_be_drawn():
 @settings(max_examples=25)
 @given(block_size=st.integers(1, 70), n_system=st.integers(0, 100), seed=st.integers(0, 99))
 def test_a_large_cache_finds_all_that_was_said(block_size, n_system, seed):
-    """Full blocks of the turn before; the first turn of all finds nothing, of others the system's.
-
-    Tokens are of so many kinds that two messages starting alike have odds below 1e-12.
-    """
+    """Full blocks of the turn before; the very first finds nothing, others the system's."""
     lengths = {"n_turns": 3, "n_system": n_system, "n_user": 20, "n_answer": 30}
     turns = chat_trace(4, np.random.default_rng(seed), vocab_size=2**60, **lengths)
     result = replay(turns, pools(1, block_size=block_size))
@@ -92,19 +89,6 @@ def test_a_small_cache_finds_less_and_host_memory_makes_up_for_it():
     assert small.work.sum() == small.n_computed.sum() + sum(len(turn.answer) for turn in turns)
 
 
-def test_routes():
-    turns = chat_trace(40, np.random.default_rng(0))
-    results = {route: replay(turns, pools(4), route) for route in ROUTES}
-    assert results["round_robin"].pool.tolist() == [i % 4 for i in range(len(turns))]
-    stays = {*zip((turn.conversation for turn in turns), results["conversation"].pool, strict=True)}
-    assert len(stays) == 40
-    assert results["prefix"].hit_rate > 1.5 * results["round_robin"].hit_rate
-    assert results["prefix"].imbalance < 1.2
-    # The prefix alone: everybody follows the system prompt to the replica that saw it first.
-    herd = replay(turns, pools(4), "prefix", max_imbalance=float("inf"))
-    assert set(herd.pool) == {0} and herd.imbalance == 4
-
-
 FIRST, SECOND, THIRD = (tuple(range(n, n + 8)) for n in (100, 200, 300))
 ANSWER = (1, 2, 3, 4)
 BY_HAND = [
@@ -120,7 +104,6 @@ def test_routes_by_hand():
     for route, max_imbalance, pool, n_cached, work in (
         ("prefix", 1.1, [0, 1, 0, 1, 0], [0, 0, 12, 0, 0], [29, 25]),
         ("prefix", 1.2, [0, 1, 0, 0, 1], [0, 0, 12, 8, 0], [22, 24]),
-        ("prefix", 2.0, [0, 1, 0, 0, 1], [0, 0, 12, 8, 0], [22, 24]),
         ("round_robin", 1.1, [0, 1, 0, 1, 0], [0, 0, 12, 0, 0], [29, 25]),
         ("conversation", 1.1, [0, 1, 0, 0, 0], [0, 0, 12, 8, 0], [34, 12]),
     ):
@@ -132,41 +115,14 @@ def test_routes_by_hand():
         assert result.imbalance == pytest.approx(max(work) / (sum(work) / 2))
 
 
-def test_with_no_imbalance_at_all_equals_may_still_be_chosen():
-    """Three pools with the same work: none has more than the mean, so the prefix decides."""
-    turns = [Turn(float(i), i, prompt, ANSWER) for i, prompt in enumerate((FIRST, SECOND, THIRD))]
-    turns.append(Turn(3.0, 3, (*THIRD, 7), ANSWER))
-    result = replay(turns, pools(3, block_size=4), max_imbalance=1)
-    assert (result.pool.tolist(), result.n_cached.tolist()) == ([0, 1, 2, 2], [0, 0, 0, 8])
-
-
-def test_host_memory_by_hand():
-    """The turns of a chat alternate between the pools; what was said elsewhere is loaded."""
-    result = replay(BY_HAND[::2], pools(2, block_size=4), "round_robin", host=pools(1, 99, 4)[0])
-    assert result.pool.tolist() == [0, 1, 0]
-    assert (result.n_cached.tolist(), result.n_loaded.tolist()) == ([0, 0, 0], [0, 12, 0])
-    assert result.work.tolist() == [12 + 12, 1 + 4]
-    assert result.n_computed.tolist() == [8, 1, 8] and result.hit_rate == pytest.approx(12 / 29)
-
-
-def test_a_turn_may_fill_its_pool():
-    """Twelve tokens in three blocks; two are too few."""
-    turn = [Turn(0.0, 0, FIRST, ANSWER)]
-    assert replay(turn, pools(1, 3, 4)).work.tolist() == [12]
-    with pytest.raises(ValueError, match="a turn of 12 tokens does not fit"):
-        replay(turn, pools(1, 2, 4))
-    with pytest.raises(ValueError, match="a turn of 12 tokens does not fit"):
-        replay(turn, pools(1, 3, 4), host=pools(1, 2, 4)[0])
-
-
 def test_what_cannot_be():
     def refused(message, function, *arguments, **options):
         with pytest.raises(ValueError, match=message):
             function(*arguments, **options)
 
     rng, chat = np.random.default_rng(0), chat_trace(1, np.random.default_rng(0), n_turns=1)
-    for bad in ({"rate": 0}, {"rate": float("inf")}, {"think_s": 0}):
-        refused(f"^{next(iter(bad))} must be positive", chat_trace, 1, rng, **bad)
+    for bad in ("rate", "think_s"):
+        refused(f"^{bad} must be positive", chat_trace, 1, rng, **{bad: 0})
     for bad in ("vocab_size", "n_user", "n_answer", "n_turns"):
         refused(f"^{bad} must be an integer of at least 1", chat_trace, 1, rng, **{bad: 0})
     refused("^n_system must be an integer of at least 0", chat_trace, 1, rng, n_system=-1)

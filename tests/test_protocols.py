@@ -17,7 +17,7 @@ from firsttoken import kv_cache, llama, llama_torch
 from firsttoken.architectures import Architecture
 from firsttoken.checkpoint import weight_shapes
 from firsttoken.paging import BlockPool, PagedCache
-from firsttoken.protocols import Cache, Model, check_tokens, ragged_rows
+from firsttoken.protocols import Cache, Model, check_tokens
 
 ARCH = Architecture("tiny", 2, 16, 4, 2, 4, 24, 50, max_context=64)
 CAPACITY, BLOCK = 12, 4
@@ -222,21 +222,10 @@ class TruncatesOneTooFew(kv_cache.KVCache):
         super().truncate(min(length + 1, self.length))
 
 
-class TruncatesToAnything(kv_cache.KVCache):
-    def truncate(self, length):
-        super().truncate(min(max(length, 0), self.length))
-
-
 class CountsOneMore(kv_cache.KVCache):
     @property
     def length(self):
         return super().length + 1
-
-
-class CountsTheFirstLayer(kv_cache.KVCache):
-    @property
-    def length(self):
-        return self._lengths[0]
 
 
 class HidesTheNewest(kv_cache.KVCache):
@@ -247,18 +236,6 @@ class HidesTheNewest(kv_cache.KVCache):
         return super().values(layer)[:, :, : self.length or None]
 
 
-class ReturnsKeysAsValues(kv_cache.KVCache):
-    def values(self, layer):
-        return self.keys(layer)
-
-
-class ForgetsTheOldest(kv_cache.KVCache):
-    def append(self, layer, k, v=None):
-        if self._lengths[layer] + k.shape[2] > self.capacity:
-            self.truncate(0)
-        super().append(layer, k, v)
-
-
 class WritesBeforeItRefuses(kv_cache.KVCache):
     def append(self, layer, k, v=None):
         n = self.capacity - self._lengths[layer]
@@ -267,25 +244,14 @@ class WritesBeforeItRefuses(kv_cache.KVCache):
             raise ValueError("full")
 
 
-class CountsWhatIsFilled(kv_cache.KVCache):
-    @property
-    def nbytes(self):
-        return super().nbytes * (self.length - 1) // self.capacity
-
-
 def test_broken_caches_are_rejected(subtests):
     for broken, check in [
         (ForgetsNothing, check_what_comes_back),
         (ForgetsInOneLayer, check_what_comes_back),
         (TruncatesOneTooFew, check_what_comes_back),
-        (TruncatesToAnything, check_refusals),
         (CountsOneMore, check_what_comes_back),
-        (CountsTheFirstLayer, check_what_comes_back),
         (HidesTheNewest, check_what_comes_back),
-        (ReturnsKeysAsValues, check_what_comes_back),
-        (ForgetsTheOldest, check_refusals),
         (WritesBeforeItRefuses, check_refusals),
-        (CountsWhatIsFilled, check_bytes),
     ]:
         for dtype in ("fp32", "int4"):
             kind = replace(KINDS[f"KVCache {dtype}"], make=partial(made_of, broken, dtype))
@@ -387,14 +353,6 @@ class StartsAtZero(llama.Llama):
         return super()._positions(n, None)
 
 
-class WritesNothing(llama.Llama):
-    def _mix(self, layer, q, k, v, cache, mask=None):
-        mixed = super()._mix(layer, q, k, v, cache, mask)
-        if cache is not None and layer == 1:
-            cache.truncate(cache.length - k.shape[2])
-        return mixed
-
-
 class ReadsOneText(llama.Llama):
     def forward_ragged(self, tokens, caches):
         logits = self(np.concatenate(tokens)[None])[0]
@@ -406,19 +364,9 @@ class MixesUpTheCaches(llama.Llama):
         return super().forward_ragged(tokens, [*caches[1:], caches[0]])
 
 
-class ReturnsTheLastLogits(llama.Llama):
-    def forward_ragged(self, tokens, caches):
-        return [logits[-1:] for logits in super().forward_ragged(tokens, caches)]
-
-
 class MakesRoomForOneMore(llama.Llama):
     def new_cache(self, batch=1, capacity=None):
         return super().new_cache(batch, capacity and capacity + 1)
-
-
-class MakesLittleRoom(llama.Llama):
-    def new_cache(self, batch=1, capacity=None):
-        return super().new_cache(batch, capacity or 16)
 
 
 def test_broken_models_are_rejected(subtests):
@@ -427,13 +375,9 @@ def test_broken_models_are_rejected(subtests):
     for broken, check in [
         (StartsAtZero, check_passes),
         (StartsAtZero, check_ragged),
-        (WritesNothing, check_passes),
-        (WritesNothing, check_ragged),
         (ReadsOneText, check_ragged),
         (MixesUpTheCaches, check_ragged),
-        (ReturnsTheLastLogits, check_ragged),
         (MakesRoomForOneMore, check_new_cache),
-        (MakesLittleRoom, check_new_cache),
     ]:
         kinds = [] if check is check_new_cache else [plain]
         with subtests.test(broken.__name__), pytest.raises(REJECTED):
@@ -463,16 +407,3 @@ def test_wrong_tokens_are_named(subtests):
         with subtests.test(message), pytest.raises(ValueError, match=message):
             check_tokens(ARCH, np.asarray(tokens))
     check_tokens(ARCH, np.array([[0, 49]]))
-
-
-def test_rows_of_a_ragged_pass():
-    caches = [kv_cache.KVCache(ARCH, 1, 4) for _ in range(2)]
-    rows = ragged_rows(ARCH, [[1, 2], [3]], caches)
-    assert [row.tolist() for row in rows] == [[[1, 2]], [[3]]]
-    for tokens, given_caches, message in [
-        ([[1]], caches, "tokens has 1 sequences and caches 2"),
-        ([[1], []], caches, r"shape \(1, 0\)"),
-        ([], [], "tokens has 0 sequences and caches 0"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            ragged_rows(ARCH, tokens, given_caches)

@@ -1,7 +1,6 @@
 """The shipped models are what their card says, and what transformers makes of the same files."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -50,28 +49,3 @@ def test_the_figures_of_the_card_come_out_again(monkeypatch):
     assert acceptance == pytest.approx(said["acceptance"], abs=1e-3)
     per_byte = sum(bits) / len(TEXT.encode())
     assert per_byte == pytest.approx(said["bits_per_byte_target"], abs=1e-3) and per_byte < 1.40
-
-
-@pytest.mark.parametrize("name", ["target", "draft"])
-def test_bits_per_byte_are_those_of_transformers_loss(name):
-    """On the beginning of the text, which fits one window."""
-    text = TEXT[:1000]
-    theirs = AutoModelForCausalLM.from_pretrained(data_path(f"model/{name}"), dtype=torch.float32)
-    ids = torch.tensor([[tokenizer().eos_id, *tokenizer().encode(text)]])
-    nats = theirs(ids, labels=ids).loss.item() * (ids.shape[1] - 1)
-    ours = evaluation.bits_per_byte(load_model(name, "torch"), tokenizer(), text)
-    assert ours == pytest.approx(nats / math.log(2) / len(text.encode()), rel=1e-5)
-
-
-def size(*names):
-    """Bytes of these files and folders of the shipped models."""
-    paths = [data_path(f"model/{name}") for name in names]
-    files = [f for path in paths for f in ([path] if path.is_file() else path.rglob("*"))]
-    return sum(f.stat().st_size for f in files if f.is_file())
-
-
-def test_what_is_shipped_is_small():
-    """The pair with its tokenizer, and the drafts that chapters 10 and 13 trained."""
-    drafts = ["pruned_draft", "eagle_draft", "medusa_heads", "recurrent_head"]
-    assert 0 < size(*drafts) <= 3e6
-    assert 0 < size(".") - size(*drafts) <= 10e6

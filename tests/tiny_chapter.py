@@ -1,19 +1,14 @@
 """A chapter of a few cells with a further part, and the site of it, built in a second."""
 
 import itertools
-import os
 from pathlib import Path
-from unittest import mock
 
 import nbformat
-import yaml
 from further import MARK
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace
 
-BOOK = Path(__file__).parents[1] / "book"
-CONFIG = yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))["sphinx"]["config"]
 METADATA = {
     "kernelspec": {"name": "python3", "display_name": "Python 3"},
     "language_info": {"name": "python", "pygments_lexer": "ipython3"},
@@ -65,20 +60,3 @@ def built(notebook: nbformat.NotebookNode, folder: Path, **settings) -> Sphinx:
         )
         app.build()
     return app
-
-
-def built_as_the_book(notebook: nbformat.NotebookNode, folder: Path, static: Path) -> Path:
-    """Run a notebook and build its site with the book's look and scripts; return its folder."""
-    own = ("html_css_files", "html_js_files", "nb_ipywidgets_js", "html_theme_options")
-    with mock.patch.dict(os.environ, FIRSTTOKEN_SITE="1"):
-        app = built(
-            notebook,
-            folder,
-            extensions=["myst_nb", "sphinx_book_theme", "site_pages"],
-            nb_execution_mode="force",
-            html_theme="sphinx_book_theme",
-            html_static_path=[str(BOOK / "_static"), str(static)],
-            html_context=CONFIG["html_context"],
-            **{name: CONFIG[name] for name in own},
-        )
-    return Path(app.outdir)
