@@ -121,9 +121,11 @@ def ask_twice(
     finally:
         engine.on_step = hook
     mine = [s for s in steps[n_steps:] if asked in [i for i, _, _ in s.prefills]]
+    # In the line: from the step that could have taken it to the one that did.
+    queue_s = mine[0].start_s - steps[n_steps].start_s
     return SecondRequest(
         ttft_s=firsts[0] - came_s,
-        queue_s=max(0.0, mine[0].start_s - came_s),
+        queue_s=queue_s,
         n_prompt=len(second),
         n_common=common_prefix(first, second),
         n_cached=next(cached for i, _, cached in mine[0].prefills if i == asked),
