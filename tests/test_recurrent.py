@@ -1,7 +1,6 @@
 """Recurrent layers: their forms agree, SciPy and transformers agree, and mistakes must show."""
 
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -64,25 +63,11 @@ def test_linear_attention_is_the_masked_matrix_in_every_form(n_tokens, chunk, fo
     np.testing.assert_allclose(got, masked(q, k, v), rtol=1e-9, atol=1e-12)
 
 
-def test_linear_attention_means_values():
-    """Weights are positive and sum to one; exp of a large number would be inf, inf times 0 NaN."""
-    q, k, v, _, _ = tensors(9)
-    for form in FORMS:
-        np.testing.assert_allclose(linear_attention(q, k, np.ones_like(v), form, 4), 1, rtol=1e-12)
-        with np.errstate(over="raise", invalid="raise"):
-            got = linear_attention(q, 1000 * abs(k), v, form, 4)
-        assert (got >= np.minimum.accumulate(v, axis=2) - 1e-12).all()
-        assert (got <= np.maximum.accumulate(v, axis=2) + 1e-12).all()
-
-
 # The gated delta rule
 
 
 def reference(name, q, k, v, beta, decay, **options):
-    """transformers' function: tokens before heads, the logarithm of the decay, a scale of its own.
-
-    It divides queries by √H, which is undone here.
-    """
+    """transformers' function: tokens before heads, log of the decay, queries divided by √H."""
     function = getattr(modeling_qwen3_next, name)
     q = q * np.sqrt(q.shape[-1])
     inputs = [torch.from_numpy(x).transpose(1, 2) for x in (q, k, v, np.log(decay), beta)]
@@ -139,32 +124,12 @@ def test_gated_delta_equals_transformers():
         np.testing.assert_allclose(states[-1].mT, expected, atol=1e-5)
 
 
-def test_orthonormal_keys_store_exactly():
-    """decay = beta = 1: each of H values is still there when all are written."""
-    rng = np.random.default_rng(0)
-    keys = np.linalg.qr(rng.normal(size=(2, 3, 4, 4)))[0]
-    v, one = rng.normal(size=(2, 3, 4, 5)), np.ones((2, 3, 4))
-    for form in DELTA_FORMS:
-        written = gated_delta(keys, keys, v, one, one, form, 3)
-        np.testing.assert_allclose(written, v, atol=1e-12)  # each right after it was written
-        for i in range(4):
-            asked = np.broadcast_to(keys[:, :, i : i + 1], keys.shape)
-            answers = gated_delta(asked, keys, v, one, one, form, 3)
-            np.testing.assert_allclose(answers[:, :, -1], v[:, :, i], atol=1e-12)
-            np.testing.assert_allclose(answers[:, :, :i], 0, atol=1e-12)
-        same = keys[:, :, [0, 0, 0, 0]]  # a key that is written again holds the last value
-        np.testing.assert_allclose(gated_delta(same, same, v, one, one, form, 3), v, atol=1e-12)
-
-
 # State-space models
 
 
 @given(n_tokens=st.integers(0, 40), seed=st.integers(0, 5), form=st.sampled_from(["c", "r"]))
 def test_ssm_equals_scipy(n_tokens, seed, form):
-    """Re Σ C · h of a system is half the sum of it and its conjugate: a filter with real numbers.
-
-    SciPy writes y before x enters the state; with the new h, x passes at once, by D + Re Σ C · B.
-    """
+    """Re Σ C · h is half the sum of a system and its conjugate; the new h sees x at once."""
     a, b, c, d = system(seed=seed)
     a[0] = 0  # a state that forgets at once
     x = np.random.default_rng(seed).normal(size=(2, n_tokens))
@@ -177,14 +142,6 @@ def test_ssm_equals_scipy(n_tokens, seed, form):
         for p, g in zip(both[0], both[0] * both[1] * both[2] / 2, strict=True)
     )
     np.testing.assert_allclose(y, expected.real + now * x, atol=1e-9)
-
-
-def test_ssm_keeps_batches_apart():
-    x = np.random.default_rng(0).normal(size=(2, 3, 10))
-    for form in ("convolution", "recurrent"):
-        whole = ssm(x, *system(), form)
-        for i in np.ndindex(2, 3):
-            np.testing.assert_allclose(whole[i], ssm(x[i], *system(), form), atol=1e-12)
 
 
 poles = st.complex_numbers(max_magnitude=10, allow_nan=False, allow_infinity=False)
@@ -215,19 +172,12 @@ def test_discretize_has_its_limit_at_zero():
 # What all share
 
 
-def test_no_token_reads_a_later_one_and_float16_becomes_float32():
+def test_inputs_are_left_alone_and_float16_becomes_float32():
     calls = [(linear_attention, form, 3) for form in FORMS]
     for function, form, n_inputs in calls + [(gated_delta, form, 5) for form in DELTA_FORMS]:
         inputs = tensors(10)[:n_inputs]
         kept = [x.copy() for x in inputs]
-        before = function(*inputs, form=form, chunk=4)
-        for t in range(10):
-            changed = [x.copy() for x in inputs]
-            for x in changed:
-                x[:, :, t] = 0.5
-            after = function(*changed, form=form, chunk=4)
-            np.testing.assert_array_equal(after[:, :, :t], before[:, :, :t])
-            assert abs(after[:, :, t] - before[:, :, t]).max() > 1e-3  # but it reads itself
+        function(*inputs, form=form, chunk=4)
         halves = [x.astype(np.float16) for x in inputs]
         assert function(*halves, form=form, chunk=4).dtype == np.float32
         for x, y in zip(inputs, kept, strict=True):
@@ -306,86 +256,6 @@ def test_results_are_as_wide_as_what_goes_in():
     assert state.dtype == output.dtype == np.float32
 
 
-# Mistakes that must show
-
-RULES = {
-    "linear": lambda: [
-        linear_attention(*tensors(10)[:3], form, 4) - masked(*tensors(10)[:3]) for form in FORMS
-    ],
-    "delta": lambda: [
-        gated_delta(*tensors(10), form, 4)
-        - reference("torch_recurrent_gated_delta_rule", *tensors(10))[0]
-        for form in DELTA_FORMS
-    ],
-    "hold": lambda: [
-        np.subtract(*pair)
-        for pair in zip(
-            [x[0] for x in discretize(np.array([-2 + 1j]), np.array([1.0]), 0.3)],
-            held(-2 + 1j, 1.0 + 0j, 0.3),
-            strict=True,
-        )
-    ],
-    "system": lambda: [
-        ssm(np.eye(10), *system(), "convolution") - ssm(np.eye(10), *system(), "recurrent")
-    ],
-}
-
-MUTANTS = {
-    "the new value decays, too": (
-        "delta",
-        "correction = beta[..., None] * (v - answer)",
-        "correction = (decay * beta)[..., None] * (v - answer)",
-    ),
-    "the answer before the decay is subtracted": (
-        "delta",
-        "(v - answer)",
-        "(v - answer / decay[..., None])",
-    ),
-    "nothing is subtracted": ("delta", "(v - answer)", "v"),
-    "chunk: nothing is subtracted": ("delta", "np.tril(since * (k @ k.mT), -1)", "0 * since"),
-    "chunk: a token corrects itself": ("delta", "(k @ k.mT), -1)", "(k @ k.mT))"),
-    "chunk: old answers are not subtracted": ("delta", "v - kept * (k @ state.mT)", "v"),
-    "chunk: corrections do not decay": ("delta", "(to_end * corrections)", "corrections"),
-    "chunk: the old state does not decay": ("delta", "kept[..., -1:, :] * state", "state"),
-    "chunk: the state is not carried": ("delta", "state, output[here] =", "_, output[here] ="),
-    "a token does not see itself": ("linear", "np.tril(q @ k.mT)", "np.tril(q @ k.mT, -1)"),
-    "a token sees the next": ("linear", "np.tril(q @ k.mT)", "np.tril(q @ k.mT, 1)"),
-    "the state is not carried": ("linear", "state += v[here].mT @ k[here]", "pass"),
-    "the state comes too early": (
-        "linear",
-        "before = q[here] @ state.mT",
-        "before = q[here] @ (state + v[here].mT @ k[here]).mT",
-    ),
-    "not divided by the sum": ("linear", "mixed[..., :-1] / mixed[..., -1:]", "mixed[..., :-1]"),
-    "elu without + 1": ("linear", "np.where(x > 0, x + 1,", "np.where(x > 0, x,"),
-    "Euler's step": ("hold", "step_s * mean * B", "step_s * B"),
-    "Euler's decay": ("hold", "return np.exp(exponent)", "return 1 + exponent"),
-    "y of the old state": (
-        "system",
-        "return state, (state @ C)",
-        "return state, ((state - written) @ C)",
-    ),
-    "the response comes round": ("system", "size = 2 * n_tokens + 1", "size = n_tokens"),
-    "B forgotten in the kernel": ("system", "(C * B) @ powers", "C @ powers"),
-}
-
-
-def test_mutants_are_caught(monkeypatch):
-    """Each wrong line, in the module's own source, breaks its rule by far."""
-    for rule, errors in RULES.items():
-        assert max(abs(error).max() for error in errors()) < 1e-5, rule
-    source = Path(__file__).parents[1].joinpath("lib/firsttoken/recurrent.py").read_text("utf-8")
-    for name, (rule, right, wrong) in MUTANTS.items():
-        assert source.count(right) == 1, name
-        mutant = {}
-        exec(compile(source.replace(right, wrong), "mutant", "exec"), mutant)
-        for function in ("linear_attention", "gated_delta", "discretize", "ssm"):
-            monkeypatch.setitem(globals(), function, mutant[function])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            errors = [abs(error).max() for error in RULES[rule]()]
-        assert not max(errors) < 1e-2, name  # NaN counts as caught
-
-
 # Arguments
 
 
@@ -399,7 +269,6 @@ def test_bad_arguments_are_named(subtests):
         (lambda: linear_attention(x, x, x, chunk=0), "chunk .* at least 1, got 0"),
         (lambda: linear_attention(x, ones(1, 1, 2, 4), x), "q .* k"),
         (lambda: linear_attention(x, x, ones(1, 1, 3, 3)), r"v \(1, 1, 3, 3\)"),
-        (lambda: linear_attention(*[ones(2, 3)] * 3), r"q \(2, 3\) .* \(B, N, T, H\)"),
         (lambda: gated_delta(x, x, x, share, share, "parallel"), "form"),
         (lambda: gated_delta(x, x, x, ones(1, 1, 3), share), "^beta"),
         (lambda: gated_delta(x, x, x, share, ones(1, 1)), "^decay"),
@@ -409,8 +278,6 @@ def test_bad_arguments_are_named(subtests):
             for bad in (0.0, -0.5, 1.01, np.nan)
         ],
         (lambda: ssm(ones(3), ones(2), ones(2), ones(3), 0.0), r"C \(3,\)"),
-        (lambda: ssm(ones(3), ones(2, 2), ones(2, 2), ones(2, 2), 0.0), "vectors"),
-        (lambda: ssm(ones(3) * 1j, ones(2), ones(2), ones(2), 0.0), "x must be real"),
         (lambda: ssm(np.float64(1), ones(2), ones(2), ones(2), 0.0), r"x must be real, \(…, T\)"),
         (lambda: ssm(ones(3), ones(2), ones(2), ones(2), 0.0, "chunked"), "form"),
         *[
@@ -420,3 +287,26 @@ def test_bad_arguments_are_named(subtests):
     ]:
         with subtests.test(message), pytest.raises(ValueError, match=message):
             call()
+
+
+@pytest.mark.parametrize("angle", [0.0, 1.0])
+def test_both_forms_of_an_ssm_are_equal_up_to_poles_of_size_one(angle):
+    """Nothing fades, over 3,000 inputs. Where a state grows, only the recurrent form follows."""
+    x, one = np.random.default_rng(0).normal(size=3000), np.ones(1)
+    a = np.exp(1j * angle) * one
+    both = [ssm(x, a, one, one, 0.0, form) for form in ("convolution", "recurrent")]
+    np.testing.assert_allclose(*both, atol=1e-9)
+    growing = ssm(x[:400], 1.1 * one, one, one, 0.0, "recurrent")
+    np.testing.assert_allclose(growing, signal.lfilter([1], [1, -1.1], x[:400]), rtol=1e-9)
+
+
+@pytest.mark.parametrize(("beta", "factor"), [(0.5, 0.5), (1.0, 0.0), (2.0, 1.0), (2.1, 1.1)])
+def test_a_correction_shrinks_the_error_up_to_beta_two(beta, factor):
+    """Along a key of length 1 the error is multiplied by 1 - beta; a key of length l, beta l²."""
+    for length in (1.0, 2.0):
+        key, value = length * np.array([0.6, 0.8]), np.zeros(1)
+        start = np.array([[3.0, 4.0]]) / length
+        state, _ = gated_delta_step(
+            start, key, key, value, np.array(beta / length**2), np.array(1.0)
+        )
+        np.testing.assert_allclose(abs(state @ key), factor * abs(start @ key), atol=1e-12)

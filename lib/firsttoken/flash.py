@@ -210,6 +210,8 @@ def io_bytes(
     Without a mask: q is read and o written once, k and v are read once per block of queries. So
     `block_k` makes no difference to the bytes; it decides what fits beside the queries.
 
+    Holds:  for what leaves a processor's own memory. A cache that processors share answers most of
+            these reads where it holds k and v, so that time does not follow from the bytes alone.
     Units:  bytes
     Raises: ValueError for negative counts, blocks below 1, and an unknown dtype.
     Source: Dao 2023, arXiv:2307.08691, alg. 1; compare Dao et al. 2022, arXiv:2205.14135, th. 2
@@ -230,6 +232,7 @@ def naive_io_bytes(n_q: int, n_k: int, head_dim: int, dtype: str = "bf16") -> in
     Three programs run one after the other: q·k writes the scores, the softmax reads them and writes
     probabilities, and the mixing reads those. q, k, v and o are moved once each.
 
+    Holds:  where the scores outgrow every cache. A mask that is a pass of its own moves more.
     Units:  bytes
     Raises: ValueError for negative counts and an unknown dtype.
     Source: Dao et al. 2022, arXiv:2205.14135, alg. 0

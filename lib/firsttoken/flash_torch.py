@@ -21,9 +21,9 @@ def flash_attention(
 ) -> Tensor:
     """Return what `flash.flash_attention` returns: attention, without the T × S scores.
 
-    The blocks are larger than the reference's: 512 KiB of scores in float32, half of a typical
-    core's L2. The weights are powers of 2, of scores multiplied by log2(e): exp2 is the cheaper
-    function, here as on a GPU.
+    The blocks are larger than the reference's: 512 KiB of scores in float32 for each query head of
+    a group, half of a typical core's L2 where keys are not shared. The weights are powers of 2, of
+    scores multiplied by log2(e): exp2 is the cheaper function, here as on a GPU.
 
     Shapes: q (B, N, T, H); k, v (B, K, S, H); result (B, N, T, H). Formats narrower than float32
             are computed with in float32, block by block, and the result is float32.

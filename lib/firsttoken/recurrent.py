@@ -87,6 +87,7 @@ def gated_delta(
     A token shrinks M by `decay`, looks up what M now answers to its key, and corrects that by the
     share `beta` towards its value: M ← decay · (M - beta · (M k) kᵀ) + beta · v kᵀ. The output is
     M q. For keys of length 1 and beta = 1 the new M answers k with v, whatever it said before.
+    Keys that make beta · |k|² larger than 2 turn the correction into growth.
 
     "recurrent" goes token by token. "chunked" finds the corrections of a whole chunk by solving one
     triangular system, and then needs products of matrices only.
@@ -157,6 +158,8 @@ def ssm(x: Array, A: Array, B: Array, C: Array, D: float, form: str = "convoluti
     new h. An input t steps ago arrives with the factor Re Σ C · Aᵗ · B, so that the output is also
     a convolution, which the Fourier transform computes in T log T operations.
 
+    Holds:  both forms are equal for |A| <= 1. Beyond, the powers of A outgrow the digits of the
+            transform: take "recurrent".
     Shapes: x (…, T), real; A, B, C (n,), real or complex; D scalar; result (…, T)
     Raises: ValueError for other shapes or another form.
     Source: Gu et al. 2021, arXiv:2111.00396, eq. 4 and 5; Gu et al. 2022, arXiv:2206.11893, sec. 3
