@@ -1,33 +1,16 @@
 """paging: lives of requests against a plain model, and attention through block tables."""
 
 import copy
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from firsttoken import paging
 from firsttoken.architectures import Architecture
 from firsttoken.attention import attention
-from firsttoken.llama import load_model
-from firsttoken.paging import (
-    BlockPool,
-    OutOfBlocks,
-    PagedCache,
-    Usage,
-    paged_attention,
-)
+from firsttoken.paging import BlockPool, OutOfBlocks, PagedCache, Usage, paged_attention
 
 TOY = Architecture("toy", 2, 8, 1, 1, 1, 16, 32)  # two layers, one number per key and value
 
@@ -229,16 +212,6 @@ class Lives(RuleBasedStateMachine):
         self.put_away(table[kept:])
 
     @precondition(lambda self: self.texts)
-    @rule(pick=picks, drop=st.integers(1, 5), more=tokens)
-    def guess_and_take_back(self, pick, drop, more):
-        """As speculative decoding does: some tokens, not all of them kept, and others instead."""
-        self.truncate(pick, drop)
-        for token in more:
-            self.append(pick, token)
-        self.truncate(pick, drop)
-        self.append(pick, 1)
-
-    @precondition(lambda self: self.texts)
     @rule(pick=picks)
     def fork(self, pick):
         parent, before = self.choose(pick), self.pool.usage()
@@ -273,27 +246,6 @@ class Lives(RuleBasedStateMachine):
         n_cached = self.admit(i, text)
         if n_cached is not None:
             self.write(i, n_cached)
-
-    @precondition(lambda self: self.texts)
-    @rule(pick=picks, between=st.lists(st.integers(0, 1), max_size=4))
-    def preempt_and_swap(self, pick, between):
-        """As above, but the contents wait elsewhere and are copied back where they are missing."""
-        i = self.choose(pick)
-        text = self.texts[i]
-        sequence = self.cache.sequence(i, len(text))
-        if not text:
-            return
-        last = np.full((1, 1, 1, 1), np.nan)
-        sequence.append(0, last, last)  # the last token counts as computed; nothing is written
-        away = sequence.keys(0)
-        self.leave(i)
-        self.allocate(between)
-        n_cached = self.admit(i, text)
-        if n_cached is not None:
-            back = self.cache.sequence(i, n_cached)
-            for layer in range(2):
-                new = away[:, :, back.length :]
-                back.append(layer, new, -new)
 
     @precondition(lambda self: self.texts)
     @rule(pick=picks)
@@ -368,197 +320,7 @@ TestLives = Lives.TestCase
 TestLives.settings = settings(max_examples=60, stateful_step_count=30)
 
 
-MUTANTS = {
-    "a fork holds nothing": ("for block in request.table:\n            self._hold(block)", "pass"),
-    "a shared block is written": (
-        "self._holders[last := request.table[-1]] > 1 or self._hashes[last]",
-        "self._hashes[request.table[-1]]",
-    ),
-    "a block is found that was written again": (
-        "self._forget(block)\n            return None",
-        "return None",
-    ),
-    "what is beyond is kept": ("self._let_go(beyond)", "pass"),
-    "who shares a table is cut short, too": (
-        "request.n_tokens, request.tokens = int(n_tokens), request.tokens[:n_tokens]",
-        "for r in (r for r in self._requests.values() if r.table[-1:] == request.table[-1:]):\n"
-        "            r.n_tokens, r.tokens = int(n_tokens), r.tokens[:n_tokens]",
-    ),
-    "the hash is that of what was taken back": ("request.tokens[:n_tokens]", "request.tokens"),
-    "half a block is reused": ("len(tokens) + 1, self", "len(tokens) + self.block_size, self"),
-    "freed twice": ("_let_go(request.table)", "_let_go(request.table * 2)"),
-    "the last block leaks": ("_let_go(request.table)", "_let_go(request.table[:-1])"),
-    "what is held may be evicted": ("self._cached.pop(block, None)", "pass"),
-    "the newest is evicted": ("popitem(last=False)", "popitem()"),
-    "evicted before empty ones": ("if self._empty:", "if self._empty and not self._cached:"),
-    "the start is evicted first": ("in reversed(table):", "in table:"),
-    "found after eviction": (
-        "self._forget(block)\n        self._holders",
-        "self._hashes[block] = None\n        self._holders",
-    ),
-    "what append filled is not found": ("self._remember(request.table[-1], full)", "pass"),
-    "half an allocation": (
-        *("self._check_free(n_new + sum(self._holders[block] == 0 for block in reused))", "pass"),
-        *("[self._take() for", "[self._check_free(1) or self._take() for"),
-    ),
-    "what is reused counts as held": (
-        "n_new + sum(self._holders[block] == 0 for block in reused)",
-        "n_new",
-    ),
-    "a hash without the parent": ("_hash_block(parent, full)", '_hash_block(b"", full)'),
-    "keys are copied only": (
-        "(self.keys, self.values):\n            stored[:, target]",
-        "(self.keys,):\n            stored[:, target]",
-    ),
-    "nothing is copied": ("stored[:, target] = stored[:, source]", "pass"),
-    "what is cached is written over": ("skip = max(0, self.n_cached - start)", "skip = 0"),
-    "the pool does not hear of a truncation": (
-        "self.cache.pool.truncate(self.request_id, length)",
-        "pass",
-    ),
-}
-
-
-def changed_lives(*pairs):
-    """Run the machine on a changed module; raises what the first failing life raises."""
-    source = Path(__file__).parents[1].joinpath("lib/firsttoken/paging.py").read_text("utf-8")
-    for right, wrong in zip(pairs[::2], pairs[1::2], strict=True):
-        assert source.count(right) == 1
-        source = source.replace(right, wrong)
-    mutant = ModuleType(paging.__name__)
-    exec(source, vars(mutant))
-    mutant.OutOfBlocks, mutant.Usage = OutOfBlocks, Usage  # those that the machine looks for
-    classes = {"pool_class": mutant.BlockPool, "cache_class": mutant.PagedCache}
-    quick = settings(
-        max_examples=10_000 if pairs else 10,
-        stateful_step_count=25,
-        phases=[Phase.generate],
-        database=None,
-        report_multiple_bugs=False,
-    )
-    run_state_machine_as_test(type("Changed", (Lives,), classes), settings=quick)
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_a_wrong_pool_or_store_would_show(name):
-    with pytest.raises((AssertionError, LookupError, OutOfBlocks, pytest.fail.Exception)):
-        changed_lives(*MUTANTS[name])
-
-
-def test_an_unchanged_pool_would_not():
-    changed_lives()
-
-
 # --- the pool: what its interface promises, by hand
-
-
-def test_a_fork_of_a_fork_copies_once_per_writer():
-    pool = BlockPool(8, 4)
-    pool.allocate("a", range(6))
-    pool.fork("a", "b")
-    pool.fork("b", "c")
-    assert pool.usage() == Usage(used=2, cached=0, free=6, wasted_slots=2)
-    assert pool.append("b", 9) == (1, 2)
-    assert pool.append("a", 9) == (1, 3)
-    assert pool.append("c", 9) is None  # the last holder writes in place
-    assert [pool.block_table(i) for i in "abc"] == [[0, 3], [0, 2], [0, 1]]
-    pool.free("a")
-    pool.free("b")
-    assert pool.block_table("c") == [0, 1]
-    assert pool.n_free == 6
-
-
-def test_a_truncated_fork_copies_before_it_writes():
-    """Copy-on-write: the block that a keeps in full is copied for b, not cut."""
-    pool = BlockPool(8, 4, prefix_caching=True)
-    pool.allocate("a", range(8))
-    pool.fork("a", "b")
-    pool.truncate("b", 5)
-    assert pool.usage() == Usage(used=2, cached=0, free=6, wasted_slots=0)
-    assert pool.append("b", 9) == (1, 2)
-    assert [pool.block_table(i) for i in "ab"] == [[0, 1], [0, 2]]
-    assert pool.n_cached(range(8)) == 8
-    pool.truncate("a", 4)  # nobody holds the block any more, and what was in it is still there
-    assert pool.usage() == Usage(used=2, cached=1, free=5, wasted_slots=2)
-    assert pool.allocate("c", range(8)) == 8
-
-
-def test_a_full_block_is_found_until_it_is_written():
-    pool = BlockPool(4, 2, prefix_caching=True)
-    pool.allocate("a", [1, 2, 3, 4])
-    pool.truncate("a", 3)
-    assert pool.n_cached([1, 2, 3, 4]) == 4
-    assert pool.append("a", 5) is None
-    assert pool.n_cached([1, 2, 3, 4]) == 2
-    assert pool.n_cached([1, 2, 3, 5]) == 4
-
-
-def test_parallel_samples_share_the_prompt():
-    """Ten samples of 16 tokens after a prompt of 160: 20 blocks, where ten copies take 110."""
-    pool = BlockPool(200, 16)
-    pool.allocate(0, range(160))
-    for sample in range(1, 10):
-        pool.fork(0, sample)
-    for sample in range(10):
-        asked = [pool.append(sample, token) for token in range(16)]
-        assert asked == [None] * 16  # the prompt ends with a full block
-    assert pool.usage() == Usage(used=20, cached=0, free=180, wasted_slots=0)
-
-
-def test_a_full_hit_is_reported_whole_and_one_token_is_left_to_compute():
-    pool = BlockPool(4, 2, prefix_caching=True)
-    assert pool.allocate("a", [1, 2, 3, 4]) == 0
-    assert pool.allocate("b", [1, 2, 3, 4]) == 4
-    assert pool.block_table("a") == pool.block_table("b")
-    assert PagedCache(TOY, pool).sequence("b", 4).length == 3
-
-
-def test_equal_tokens_after_another_text_are_not_shared():
-    pool = BlockPool(8, 2, prefix_caching=True)
-    pool.allocate("a", [1, 2, 3, 4])
-    assert pool.n_cached([3, 4]) == 0
-    assert pool.n_cached([9, 9, 3, 4]) == 0
-    assert pool.n_cached([1, 2, 3, 4, 5]) == 4
-
-
-def test_blocks_filled_by_append_are_found_while_held_and_after():
-    pool = BlockPool(4, 2, prefix_caching=True)
-    pool.allocate("a", [1])
-    for token in (2, 3, 4):
-        pool.append("a", token)
-    assert pool.n_cached([1, 2, 3, 4]) == 4
-    pool.free("a")
-    assert pool.usage() == Usage(used=0, cached=2, free=2, wasted_slots=0)
-    assert pool.allocate("b", [1, 2, 3, 4]) == 4
-
-
-def test_the_end_of_a_text_is_evicted_before_its_start():
-    pool = BlockPool(3, 2, prefix_caching=True)
-    pool.allocate("a", [1, 2, 3, 4, 5, 6])
-    pool.free("a")
-    pool.allocate("b", [9])
-    assert pool.n_cached([1, 2, 3, 4, 5, 6]) == 4
-
-
-def test_two_requests_that_wrote_the_same_leave_one_copy():
-    """Both were computed at once, so both hold blocks of their own; one is enough afterwards."""
-    pool = BlockPool(4, 2, prefix_caching=True)
-    for i in "ab":
-        pool.allocate(i, [1])
-        pool.append(i, 2)
-    assert pool.block_table("a") != pool.block_table("b")
-    pool.free("a")
-    assert pool.usage() == Usage(used=1, cached=0, free=3, wasted_slots=0)
-    pool.free("b")
-    assert pool.usage() == Usage(used=0, cached=1, free=3, wasted_slots=0)
-
-
-def test_without_prefix_caching_nothing_is_found():
-    pool = BlockPool(4, 2)
-    pool.allocate("a", [1, 2])
-    assert pool.allocate("b", [1, 2]) == pool.n_cached([1, 2]) == 0
-    pool.free("a")
-    assert pool.usage() == Usage(used=1, cached=0, free=3, wasted_slots=0)
 
 
 def test_numpy_tokens_are_the_same_tokens():
@@ -622,70 +384,11 @@ def test_paged_attention_equals_contiguous(case, form, part):
         np.testing.assert_allclose(result[one], expected, rtol=1e-10, atol=1e-12)
 
 
-def merge_with(q, k, v, block_size, weigh):
-    """Attend to each block by itself and add the results up with the weights of a rule."""
-    blocks = range(0, k.shape[2], block_size)
-    parts = [attention(q, *(x[:, :, i : i + block_size] for x in (k, v)), False) for i in blocks]
-    scores = q @ k.swapaxes(2, 3) / np.sqrt(q.shape[3])
-    weights = [weigh(scores[..., i : i + block_size]) for i in blocks]
-    total = sum(weights)
-    return sum(w / total * part for w, part in zip(weights, parts, strict=True))
-
-
-def test_merging_needs_the_weight_of_every_block():
-    """A plain mean of the blocks' results, and weights relative to each block's own maximum."""
-    rng = np.random.default_rng(0)
-    q = rng.normal(size=(1, 2, 1, 4))
-    k, v = rng.normal(size=(2, 1, 2, 24, 4))
-    expected = attention(q, k, v)
-
-    def exact(s):
-        return np.exp(s).sum(-1, keepdims=True)
-
-    def mean(s):
-        return np.ones_like(s[..., :1])
-
-    def own_maximum(s):
-        return np.exp(s - s.max(-1, keepdims=True)).sum(-1, keepdims=True)
-
-    np.testing.assert_allclose(merge_with(q, k, v, 8, exact), expected, rtol=1e-12)
-    for wrong in (mean, own_maximum):
-        assert np.abs(merge_with(q, k, v, 8, wrong) - expected).max() > 1e-2
-
-
 def test_large_scores_do_not_overflow():
     q, k = np.full((1, 1, 1, 1), 1e3), np.arange(8.0).reshape(1, 1, 8, 1)
     keys, values, tables = scatter(np.random.default_rng(0), k, k, [8], 2)
     for form in ("gather", "merge"):
         assert paged_attention(q, keys, values, tables, [8], form, part=2).item() == 7
-
-
-def test_the_shipped_model_through_blocks():
-    """Logits as with a contiguous cache: cold, after a prefix hit, a full hit, and in a fork."""
-    model = load_model("draft")
-    prompt = np.random.default_rng(1).integers(model.arch.vocab_size, size=24).tolist()
-    pool = BlockPool(16, 8, prefix_caching=True)
-    cache = PagedCache(model.arch, pool)
-
-    def run(i, text, n_cached):
-        sequence = cache.sequence(i, n_cached)
-        logits = model([text[sequence.length :]], sequence)[0, -1]
-        np.testing.assert_allclose(logits, model([text])[0, -1], atol=1e-3)
-        assert sequence.length == len(text)
-
-    assert pool.allocate("cold", prompt[:20]) == 0
-    run("cold", prompt[:20], 0)
-    assert pool.allocate("hit", prompt) == 16
-    run("hit", prompt, 16)
-    assert pool.allocate("full", prompt) == 24
-    run("full", prompt, 24)
-    pool.fork("cold", "fork")
-    for i, token in (("fork", 3), ("cold", 4)):
-        asked = pool.append(i, token)
-        assert (asked is None) == (i == "cold")
-        if asked:
-            cache.copy(*asked)
-        run(i, [*prompt[:20], token], 20)
 
 
 # --- what cannot be
@@ -700,24 +403,16 @@ def attend(q=(1, 2, 1, 2), tables=((0,),), lengths=(3,), keys=BLOCKS, **kwargs):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: BlockPool(0, 4), "n_blocks must be an integer of at least 1, got 0"),
         (lambda: BlockPool(4, 1.5), "block_size must be an integer of at least 1, got 1.5"),
-        (lambda: BlockPool(True, 1), "n_blocks must be an integer of at least 1, got True"),
-        (lambda: BlockPool(4, True), "block_size must be an integer of at least 1, got True"),
         (
             lambda: PagedCache(TOY.replace(kv_source=[0, 0]), BlockPool(4, 4)),
             "expected keys and values in every layer",
         ),
         (lambda: attend(q=(1, 2, 1, 3)), r"q \(1, 2, 1, 3\), keys"),
-        (lambda: attend(keys=np.zeros((2, 3, 4, 2))), "do not fit together"),
         (lambda: attend(keys=np.zeros((3, 1, 4, 2))), "do not fit together"),  # fewer values
-        (lambda: attend(keys=BLOCKS[0]), "do not fit together"),
-        (lambda: attend(q=(2, 1, 2)), "do not fit together"),
         (lambda: attend(tables=()), "0 block_tables and 1 lengths, expected one per sequence: 1"),
-        (lambda: attend(lengths=(5,)), "lengths: 5 tokens, expected T = 1 to 4"),
         (lambda: attend(q=(1, 2, 4, 2)), "lengths: 3 tokens, expected T = 4 to 4"),
         (lambda: attend(tables=[[-1]]), r"block_tables: \[-1\], expected blocks in 0 … "),
-        (lambda: attend(tables=[[9]]), r"block_tables: \[9\], expected blocks in 0 … "),
         (lambda: attend(form="copy"), "form must be 'gather' or 'merge', got 'copy'"),
         (lambda: attend(part=0), "part must be an integer of at least 1, got 0"),
     ],
@@ -725,25 +420,6 @@ def attend(q=(1, 2, 1, 2), tables=((0,),), lengths=(3,), keys=BLOCKS, **kwargs):
 def test_what_cannot_be(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_what_is_taken_back_is_written_again():
-    """After a truncation below what the prefix cache had, those tokens are new like any other."""
-    pool = BlockPool(4, 2, prefix_caching=True)
-    cache = PagedCache(TOY, pool)
-    first = cache.sequence("a", pool.allocate("a", [1, 2, 3, 4]))
-    for layer in range(2):
-        first.append(layer, *np.ones((2, 1, 1, 4, 1)))
-    pool.free("a")
-    second = cache.sequence("b", pool.allocate("b", [1, 2, 3, 4]))
-    assert second.length == 3
-    second.truncate(1)
-    assert pool.n_tokens("b") == 1 and second.nbytes == cache.nbytes // 4
-    for token in (7, 8):
-        pool.append("b", token)
-    for layer in range(2):
-        second.append(layer, *np.full((2, 1, 1, 2, 1), 5.0))
-    assert second.keys(0).ravel().tolist() == second.values(1).ravel().tolist() == [1, 5, 5]
 
 
 def test_sequences_that_cannot_be():
@@ -757,17 +433,13 @@ def test_sequences_that_cannot_be():
     with pytest.raises(ValueError, match="has 3 tokens in the pool, 2 of them computed; 2 more"):
         cache.sequence("a", 2).append(0, *np.ones((2, 1, 1, 2, 1)))
     sequence = cache.sequence("a", 2)
-    for length in (3, -1, True, 1.0):
+    for length in (3, -1, 1.0):
         with pytest.raises(ValueError, match=r"length must (be an integer|lie in 0 … 2)"):
             sequence.truncate(length)
     assert (sequence.length, pool.n_tokens("a")) == (2, 3)
-    for k, v in ((np.ones((2, 1, 1, 1)), np.ones((2, 1, 1, 1))), (np.ones((1, 1, 1, 1)),) * 2):
+    for shape in ((2, 1, 1, 1), (1, 2, 1, 1), (1, 1, 1, 2), (1, 1, 1)):
         with pytest.raises(ValueError, match=r"must both be \(1, K, T, H\) with K 1, H 1"):
-            sequence.append(0, k[:, :, 0], v)
-    for wrong in map(np.ones, ((2, 1, 1, 1), (1, 2, 1, 1), (1, 1, 1, 2), (1, 1, 1))):
-        with pytest.raises(ValueError, match=r"must both be \(1, K, T, H\) with K 1, H 1"):
-            sequence.append(0, wrong, wrong)
+            sequence.append(0, np.ones(shape), np.ones(shape))
     for layer in (-1, 2):
-        for call in (sequence.keys, sequence.values, lambda n: sequence.append(n, k, v)):
-            with pytest.raises(ValueError, match=f"layer must lie in 0 … 1, got {layer}"):
-                call(layer)
+        with pytest.raises(ValueError, match=f"layer must lie in 0 … 1, got {layer}"):
+            sequence.keys(layer)

@@ -617,7 +617,8 @@ class Engine:
             gamma = min(gamma, self.token_budget // len(decoding) - 1)
         while gamma > 0 and self._n_missing(gamma) > self.pool.n_free:
             gamma -= 1
-        asking = [entry for entry in decoding if self._room(entry, gamma) > 0]
+        # Who has guessed is asked for none, too: what was rejected must be forgotten.
+        asking = [e for e in decoding if e.guesser is not None or self._room(e, gamma) > 0]
         for entry in asking:
             if entry.guesser is None:
                 entry.guesser = self._guessers.begin(entry.text)
@@ -867,7 +868,7 @@ class _ModelGuesses:
         errors: dict[int, Exception] = {}
         for cache, text, _ in asks:  # what was rejected of the last guesses is forgotten
             cache.truncate(min(cache.length, len(text.ids) - 1))
-        live = list(range(len(asks)))
+        live = [i for i, (_, _, n) in enumerate(asks) if n > 0]
         while live:
             caches = [asks[i][0] for i in live]
             rows = [
@@ -915,7 +916,7 @@ class _DraftGuesses:
     def propose(
         self, asks: Sequence[tuple[Draft, Continuation, int]]
     ) -> Sequence[Proposal | Exception]:
-        return [self._one(*ask) for ask in asks]
+        return [self._one(*ask) if ask[2] > 0 else Proposal([]) for ask in asks]
 
     def _one(self, draft: Draft, text: Continuation, n: int) -> Proposal | Exception:
         try:
