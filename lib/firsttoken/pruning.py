@@ -82,8 +82,9 @@ def importance(model: Llama, tokens: ArrayLike, of: str, method: str = "taylor")
     - "gradient": how closely it is listened to, the mean norm of the loss' gradient by that.
     - "taylor": both together. The loss' derivative by the unit's gate says, to first order, how
       much the loss changes without it; the absolute value is taken row by row.
-    - "leave_one_out": the truth for one unit: how much the loss does rise without it. One pass
-      for each unit; the others take one in all.
+    - "leave_one_out": how much the loss on `tokens` does rise without the unit. One pass for each
+      unit; the others take one in all. A small unit's rise drowns in the choice of tokens: take
+      other ones, and look whether the order stays.
     - "block_influence", of layers: how far the layer turns the residual stream,
       1 - cos(before, after).
 

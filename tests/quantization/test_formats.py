@@ -25,13 +25,6 @@ DTYPES = {
     "e8m0": (ml_dtypes.float8_e8m0fnu, torch.float8_e8m0fnu),
 }
 INTEGERS = {"int8": ml_dtypes.iinfo("int8"), "int4": ml_dtypes.iinfo(ml_dtypes.int4)}
-# Formats that no list has, and what specials they keep.
-OTHERS = {
-    (3, 4, "ieee"): ml_dtypes.float8_e3m4,
-    (4, 3, "ieee"): ml_dtypes.float8_e4m3,
-    (4, 3, "nan"): ml_dtypes.float8_e4m3fn,
-    (2, 1, "none"): ml_dtypes.float4_e2m1fn,
-}
 
 
 def numbers_of(dtype, bits):
@@ -107,16 +100,6 @@ def test_rounding_is_idempotent_and_keeps_the_order(x, name):
     assert (np.diff(FORMATS[name].round(real)) >= 0).all()
 
 
-def test_a_format_of_any_shape_has_the_numbers_of_its_dtype():
-    for shape, dtype in OTHERS.items():
-        f = float_format(*shape)
-        values = numbers_of(dtype, f.bits)
-        np.testing.assert_array_equal(f.values, np.unique(np.abs(values)), err_msg=str(shape))
-        x = hard_cases(values)
-        x = x[np.abs(x) <= f.max]
-        np.testing.assert_array_equal(f.round(x), x.astype(dtype).astype(np.float32))
-
-
 @given(
     exponent_bits=st.integers(1, 8),
     mantissa_bits=st.integers(1, 7),
@@ -134,19 +117,10 @@ def test_patterns_count_and_spacing_doubles(exponent_bits, mantissa_bits, specia
     np.testing.assert_array_equal(f.round(f.values), f.values)
 
 
-def test_values_are_shared_and_cannot_be_changed():
-    with pytest.raises(ValueError, match="read-only"):
-        FORMATS["fp4_e2m1"].values[0] = 1
-    with pytest.raises(ValueError, match="at most 16 bits, fp32 has 32"):
-        _ = FORMATS["fp32"].values
-    assert FORMATS["int4"].values.tolist() == list(range(8))
-
-
 def test_errors_name_what_is_wrong(subtests):
     for shape, message in [
         ((0, 3), "exponent_bits must be an integer of at least 1, got 0"),
         ((9, 3), "exponent_bits must lie in 1 … 8, got 9"),
-        ((4, 0), "mantissa_bits must be an integer of at least 1, got 0"),
         ((4, 24), "mantissa_bits must lie in 1 … 23, got 24"),
         ((4, 3, "fn"), "specials must be one of ieee, nan, none, got 'fn'"),
         ((8, 3, "none"), "numbers must fit float32; with specials 'none' they reach"),

@@ -1,8 +1,5 @@
 """GGUF's blocks, byte for byte as the gguf package of llama.cpp writes and reads them."""
 
-import sys
-from pathlib import Path
-
 import gguf as llama_cpp
 import numpy as np
 import pytest
@@ -10,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from firsttoken.quantization import GGUF_LAYOUTS, gguf, pack_gguf, unpack_gguf
+from firsttoken.quantization import GGUF_LAYOUTS, pack_gguf, unpack_gguf
 
 RNG = np.random.default_rng(0)
 TYPES = {kind: llama_cpp.GGMLQuantizationType[kind.upper()] for kind in GGUF_LAYOUTS}
@@ -25,11 +22,6 @@ def written(x, kind):
 def read(blocks, kind):
     with np.errstate(all="ignore"):
         return llama_cpp.dequantize(blocks, TYPES[kind])
-
-
-def random_blocks(kind, n_rows=20):
-    shape = (n_rows, 2 * GGUF_LAYOUTS[kind].fields.itemsize)
-    return RNG.integers(0, 256, size=shape, dtype=np.uint8)
 
 
 # Huge and tiny blocks, whose scales float16 holds as infinity and 0, and numbers half way between
@@ -66,7 +58,7 @@ def test_any_bytes_are_read_as_the_gguf_package_reads_them(kind, data):
     np.testing.assert_array_equal(numbers, read(blocks, kind))
 
 
-def writes_as_gguf():
+def test_hard_numbers_are_written_as_the_gguf_package_does():
     """Numbers of all sizes, half steps of many scales, both ends of the codes equally far."""
     sizes = np.exp2(RNG.uniform(-12, 12, size=(200, 1)))
     numbers = RNG.normal(size=(200, 32)) * sizes
@@ -79,18 +71,9 @@ def writes_as_gguf():
             np.testing.assert_array_equal(pack_gguf(x, kind), written(x, kind))
 
 
-def reads_as_gguf():
-    for kind in TYPES:
-        blocks = random_blocks(kind)
-        np.testing.assert_array_equal(unpack_gguf(blocks, kind), read(blocks, kind))
-
-
 @given(x=arrays(np.float32, (2, 32), elements=st.floats(-1e4, 1e4, width=32)))
 def test_no_error_is_above_half_a_step(x):
-    """But in q4_0, which has no code for +8: there the far end of the other side loses up to one.
-
-    Scales of float16 add an eleventh bit's error, or half its smallest number.
-    """
+    """But in q4_0, which has no code for +8: there the other side loses up to one."""
     for kind, codes, worst in (("q8_0", 127, 0.5), ("q4_0", 8, 1.0)):
         step = np.abs(x).max(axis=-1, keepdims=True) / codes
         error = np.abs(unpack_gguf(pack_gguf(x, kind), kind) - x)
@@ -107,74 +90,17 @@ def test_layouts_are_those_of_the_gguf_package():
 
 def test_shapes_without_rows_and_parts_of_arrays():
     for kind in TYPES:
-        blocks = random_blocks(kind)
-        n_bytes, n = blocks.shape[1], 2 * GGUF_LAYOUTS[kind].n_numbers
+        layout = GGUF_LAYOUTS[kind]
+        n_bytes, n = 2 * layout.fields.itemsize, 2 * layout.n_numbers
+        blocks = RNG.integers(0, 256, size=(20, n_bytes), dtype=np.uint8)
         assert unpack_gguf(blocks[:0], kind).shape == (0, n)
         assert unpack_gguf(blocks[0], kind).shape == (n,)
         assert unpack_gguf(blocks.reshape(4, 5, n_bytes), kind).shape == (4, 5, n)
-        turned = np.asfortranarray(blocks)[::2]
-        np.testing.assert_array_equal(unpack_gguf(turned, kind), unpack_gguf(blocks, kind)[::2])
         if kind in PACKED:
             assert pack_gguf(np.zeros((0, 64)), kind).shape == (0, n_bytes)
             assert pack_gguf(np.zeros((4, 5, 0)), kind).shape == (4, 5, 0)
             x = RNG.normal(size=(64, 6))
             np.testing.assert_array_equal(pack_gguf(x.T, kind), pack_gguf(x.T.copy(), kind))
-
-
-# Mistakes that must show
-
-SOURCES = Path(__file__).parents[2] / "lib" / "firsttoken" / "quantization"
-MUTANTS = {
-    "halves to even": (writes_as_gguf, "whole + np.trunc(2 * (steps - whole))", "np.rint(steps)"),
-    "codes of 8 bits down to -128": (
-        writes_as_gguf,
-        "keepdims=True) / 127",
-        "keepdims=True) / 128",
-    ),
-    "the largest becomes +7": (writes_as_gguf, " / -8", " / 7"),
-    "neighbours share a byte": (
-        writes_as_gguf,
-        "codes[..., :16] | codes[..., 16:] << 4",
-        "codes[..., ::2] | codes[..., 1::2] << 4",
-    ),
-    "codes of the stored scale": (
-        writes_as_gguf,
-        "inverse = np.divide(1, scale,",
-        "scale = scale.astype(np.float16).astype(np.float32)\n    inverse = np.divide(1, scale,",
-    ),
-    "quotients": (
-        writes_as_gguf,
-        "return x * np.where(np.isinf(inverse), np.float32(np.nan), inverse)",
-        "return x / scale",
-    ),
-    "the last of equals": (
-        writes_as_gguf,
-        "np.abs(x).argmax(axis=-1, keepdims=True)",
-        "31 - np.abs(x[..., ::-1]).argmax(axis=-1, keepdims=True)",
-    ),
-    "high halves first": (reads_as_gguf, "[codes & 15, codes >> 4]", "[codes >> 4, codes & 15]"),
-    "codes without an offset": (reads_as_gguf, " - np.float32(8))", ")"),
-    "offsets are added": (reads_as_gguf, "32) - offsets", "32) + offsets"),
-    "scales of four bits": (reads_as_gguf, "both & 15 | scales >> 6 << 4", "both & 15"),
-    "offsets from the low half": (reads_as_gguf, "both >> 4 | offsets", "both & 15 | offsets"),
-    "two bits in another order": (reads_as_gguf, "[0], [2], [4], [6]", "[6], [4], [2], [0]"),
-    "unsigned scales": (reads_as_gguf, '("group_scales", "i1", 16)', '("group_scales", "u1", 16)'),
-}
-
-
-def test_mutants_are_caught(monkeypatch, subtests):
-    """Each wrong line, in the module's own source, gives other bytes or numbers."""
-    writes_as_gguf(), reads_as_gguf()
-    source = (SOURCES / "gguf.py").read_text("utf-8")
-    monkeypatch.setitem(sys.modules, "mutant", gguf)  # where dataclasses look it up
-    for name, (rule, right, wrong) in MUTANTS.items():
-        assert source.count(right) == 1, name
-        mutant = {"__name__": "mutant"}
-        exec(compile(source.replace(right, wrong), name, "exec"), mutant)
-        for function in ("pack_gguf", "unpack_gguf"):
-            monkeypatch.setitem(globals(), function, mutant[function])
-        with subtests.test(name), pytest.raises(AssertionError):
-            rule()
 
 
 # Arguments
@@ -184,12 +110,9 @@ def test_errors_name_what_is_wrong(subtests):
     for call, message in [
         (lambda: pack_gguf(np.zeros(32), "q4_K"), "kind must be one of q8_0, q4_0, got 'q4_K'"),
         (lambda: pack_gguf(np.zeros(33), "q8_0"), r"x must have rows .* of 32, got \(33,\)"),
-        (lambda: pack_gguf(np.zeros(()), "q8_0"), r"x must have rows .* of 32, got \(\)"),
         (lambda: pack_gguf(np.full(32, np.nan), "q8_0"), "x must be finite"),
-        (lambda: pack_gguf(np.full(32, np.inf), "q4_0"), "x must be finite"),
         (lambda: unpack_gguf(np.zeros(34, np.uint8), "q5_0"), "kind must be one of .*, got 'q5_0'"),
         (lambda: unpack_gguf(np.zeros(34), "q8_0"), r"must be uint8 .* 34 bytes, got float64"),
-        (lambda: unpack_gguf(np.zeros(35, np.uint8), "q8_0"), r"got uint8 \(35,\)"),
     ]:
         with subtests.test(message), pytest.raises(ValueError, match=message):
             call()

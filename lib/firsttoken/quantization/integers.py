@@ -76,8 +76,9 @@ def quantize(
     along it has its own; several axes: every combination) and from `group_size`: what remains,
     in the array's order, is cut into runs of that many elements with a scale each.
 
-    Symmetric codes run from -q to q with q = 2^(bits-1) - 1. Otherwise they cover smallest to
-    largest, zero included, and `zero_point` is the code of 0.0.
+    Symmetric codes run from -q to q with q = 2^(bits-1) - 1: one of the 2^bits stays unused, at
+    2 bits a quarter of them. Otherwise they cover smallest to largest, zero included, and
+    `zero_point` is the code of 0.0.
 
     Shapes: x: any, not empty; the scales: (channels, groups)
     Raises: ValueError for bits outside 2 … 8, an empty or not finite x, a wrong axis, and a

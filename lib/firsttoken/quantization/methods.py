@@ -50,7 +50,8 @@ def awq_scale(x: Array, w: Array, bits: int, group_size: int | None = None) -> A
     A row of w that is multiplied by s before rounding, and divided by it afterwards, loses about
     1/s of what it lost, as long as s does not raise the largest weight of its group; the other rows
     then pay. AWQ tries s = (mean |x|)^α for α from 0, plain rounding, to 1. No weight stays in high
-    precision, and the division by s can be done where x is made.
+    precision, and the division by s can be done where x is made. The method's second step, which
+    clips weights above a smaller scale, is left out.
 
     Minimises the squared error of x @ w, with w rounded as
     quantize(w · s, bits, axis=1, group_size=group_size) / s.
@@ -83,8 +84,9 @@ def gptq(w: Array, x: Array, bits: int, group_size: int | None = None) -> Quanti
 
     Once a row of w is rounded, the rows that are not yet change so that x @ w moves least, which
     they can as far as features of x go together. The scales stay those of
-    quantize(w, bits, axis=1, group_size=group_size). A column for which rounding to nearest does
-    better on the calibration set keeps that.
+    quantize(w, bits, axis=1, group_size=group_size): symmetric, so one of 2^bits codes stays
+    unused, which counts where there are four. A column for which rounding to nearest does better
+    on the calibration set keeps that.
 
     Shapes: w [D, F]; x [T, D], a calibration set; the codes: [D, F]
     Raises: ValueError as `llm_int8_matmul` for matrices, as `quantize` for bits and group_size.

@@ -71,9 +71,9 @@ def microscale(x: Array, kind: str = "mxfp4") -> Microscaled:
 
     "mxfp4", "mxfp6" and "mxfp8" (elements e2m1, e2m3, e4m3) have blocks of 32, and a power of two
     as scale: the one that gives a block's largest number the largest exponent of the element. What
-    then still lies beyond the largest element is cut off. "nvfp4" has blocks of 16 e2m1, whose
-    scale makes the largest number a 6. It is an e4m3, which reaches from 448 down to 2⁻⁹ only, so
-    the tensor has a float32 scale that makes the largest of them 448.
+    then still lies beyond the largest element is cut off (torchao calls this rule FLOOR). "nvfp4"
+    has blocks of 16 e2m1, whose scale makes the largest number a 6. It is an e4m3, which reaches
+    from 448 down to 2⁻⁹ only, so the tensor has a float32 scale that makes the largest of them 448.
 
     Shapes: x (…, n), n a multiple of 32, or 16 for "nvfp4"
     Raises: ValueError for another kind, rows of another length, an x that is not finite.
