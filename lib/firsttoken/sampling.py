@@ -178,6 +178,7 @@ def penalize_presence_frequency(
 class SamplingParams:
     """How one request wants its tokens chosen; the names and defaults are those of vLLM.
 
+    Their other spellings of "nothing" are not: a top_k of -1 is 0 here, a stop of None ().
     Generation ends after `max_tokens`, or where the text contains one of the strings `stop`.
     `seed` makes a sampled text repeatable; None draws afresh.
 
