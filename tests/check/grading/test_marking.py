@@ -1,5 +1,7 @@
 """What is taken of a submission, and what is kept of its outputs; nothing here is run."""
 
+import json
+
 import grade
 import pytest
 from execute import kept
@@ -49,6 +51,15 @@ def test_a_file_of_brackets_is_not_parsed():
     """Each takes a hundred times its size in memory."""
     with pytest.raises(Unreadable, match="more than 1000000 brackets"):
         parsed(b"[" * 1_000_001)
+
+
+@pytest.mark.parametrize("bare", [{}, {"metadata": None}, {"metadata": {}, "source": ["x", "=1"]}])
+def test_an_added_cell_may_lack_what_grading_does_not_read(bare):
+    notebook = solved()
+    notebook.cells.append({"cell_type": "code"} | bare)
+    *ours, added = parsed(json.dumps(notebook).encode()).cells
+    assert [cell.source for cell in ours] == [cell.source for cell in solved().cells]
+    assert (added.source, mark(added)) == ("".join(bare.get("source", "")), {})
 
 
 def test_work_that_the_sandbox_would_show_is_not_graded(monkeypatch, tmp_path):
