@@ -200,6 +200,16 @@ def test_each_row_has_its_own_penalty_and_its_own_tokens(z, data):
         np.testing.assert_allclose(got[i], expected, rtol=1e-15)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_penalty_never_leaves_the_range_of_numbers(dtype):
+    """The rule of transformers and vLLM gives inf here, and softmax has no answer to it."""
+    largest = np.finfo(dtype).max
+    got = penalize_repetition(np.array([largest, -largest, -np.inf, 1], dtype), [0, 1, 2], 0.5)
+    np.testing.assert_array_equal(got, np.array([largest, -largest / 2, -np.inf, 1], dtype))
+    got = penalize_repetition(np.array([-largest, -largest], dtype), [0, 1], 2.0)
+    np.testing.assert_array_equal(got, np.array([-largest, -largest], dtype))
+
+
 def test_presence_counts_once_and_frequency_every_time():
     z, counts = np.zeros((2, 3)), np.array([[0, 1, 3], [2, 0, 0]])
     got = penalize_presence_frequency(z, counts, np.array([0.5, 1.0]), 0.25)
@@ -337,7 +347,7 @@ def test_draw_keeps_leading_axes_and_its_generator():
 
 FILTERS = [
     (apply_temperature, "temperature", 0.0, [-1, np.nan, np.inf, "hot"]),
-    (keep_top_k, "top_k", 2, [-1, 2.5]),
+    (keep_top_k, "top_k", 2, [-2, 2.5]),
     (keep_top_p, "top_p", 0.7, [-0.1, 1.1, np.nan]),
     (keep_min_p, "min_p", 0.3, [-0.1, 1.1, np.nan]),
     (
@@ -397,12 +407,13 @@ def test_params_are_frozen_and_name_what_is_wrong():
     for field, value in (
         *[("max_tokens", 0), ("max_tokens", 1.5), ("max_tokens", True), ("seed", -1)],
         *[("seed", "x"), ("top_k", None), ("stop", ("a", "")), ("stop", (1,)), ("stop", "")],
-        ("temperature", None),
+        *[("stop", 5), ("temperature", None), ("top_k", -2)],
     ):
         with pytest.raises(ValueError, match=field):
             SamplingParams(**{field: value})
     params = SamplingParams(stop="\n\n")
     assert params.stop == ("\n\n",) and SamplingParams(stop=["a", "b"]).stop == ("a", "b")
+    assert SamplingParams(stop=None, top_k=-1) == SamplingParams()  # as vLLM spells it
     with pytest.raises(AttributeError):
         params.top_k = 3
 

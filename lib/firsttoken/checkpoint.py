@@ -22,8 +22,8 @@ _DTYPES = ("F64", "F32", "F16", "BF16")
 class Checkpoint:
     """What a directory in Hugging Face's Llama format holds; weights are float32.
 
-    `eos_ids` are those of generation_config.json, of config.json only where that file is missing;
-    `end_ids` also looks further.
+    `eos_ids` are those of generation_config.json, or where it names none, of config.json; () if
+    neither does. The tokenizer may still know one.
     """
 
     arch: Architecture
@@ -51,8 +51,6 @@ def read_checkpoint(directory: str | Path) -> Checkpoint:
     arch = from_hf_config(config).replace(name=directory.resolve().name)
     if arch.rope_theta is None:
         raise ValueError(f"rope_theta None in {directory}: expected a number")
-    generation = directory / "generation_config.json"
-    eos = (_read_json(generation) if generation.exists() else config).get("eos_token_id")
     weights: dict[str, Array] = {}
     for file in _weight_files(directory):
         weights |= read_safetensors(file)
@@ -64,26 +62,19 @@ def read_checkpoint(directory: str | Path) -> Checkpoint:
         rope_theta=arch.rope_theta,
         rope_scaling=arch.rope_scaling,
         norm_eps=config.get("rms_norm_eps", 1e-6),  # the default of transformers
-        eos_ids=() if eos is None else tuple(eos) if isinstance(eos, list) else (eos,),
+        eos_ids=_end_ids(directory),
     )
 
 
-def end_ids(directory: str | Path, tokenizer_eos: int | None = None) -> tuple[int, ...]:
-    """Return the tokens that end a text, from the first file of a directory that names any.
-
-    generation_config.json comes first, then config.json, then what the tokenizer calls the end.
-    None of them may: then nothing ends a text but its length.
-
-    Raises: ValueError that names the file: config.json is missing, or one is unreadable.
-    """
-    directory = Path(directory)
+def _end_ids(directory: Path) -> tuple[int, ...]:
+    """Return the tokens that end a text, from the first file that names any."""
     generation = directory / "generation_config.json"
     files = [generation] if generation.exists() else []
     for file in (*files, directory / "config.json"):
         eos = _read_json(file).get("eos_token_id")
         if eos is not None and eos != []:
             return tuple(eos) if isinstance(eos, list) else (eos,)
-    return () if tokenizer_eos is None else (tokenizer_eos,)
+    return ()
 
 
 def read_safetensors(file: str | Path) -> dict[str, Array]:

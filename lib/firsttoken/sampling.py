@@ -4,7 +4,7 @@ All compute in the format of the logits and return it, but in float32 for float1
 for whole numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 
@@ -178,7 +178,7 @@ def penalize_presence_frequency(
 class SamplingParams:
     """How one request wants its tokens chosen; the names and defaults are those of vLLM.
 
-    Their other spellings of "nothing" are not: a top_k of -1 is 0 here, a stop of None ().
+    As there, a top_k of -1 is taken as 0 and a stop of None as (): no limit, no string.
     Generation ends after `max_tokens`, or where the text contains one of the strings `stop`.
     `seed` makes a sampled text repeatable; None draws afresh.
 
@@ -213,15 +213,17 @@ class SamplingParams:
                 raise ValueError(f"{name} must be a number within {low} … {high}, got {value!r}")
         if self.repetition_penalty == 0:
             raise ValueError("repetition_penalty must be above 0, got 0")
-        for name, low in (("top_k", 0), ("max_tokens", 1), ("seed", 0)):
+        for name, low in (("top_k", -1), ("max_tokens", 1), ("seed", 0)):
             value = getattr(self, name)
             if not (name == "seed" and value is None):
                 check_count(name, value, at_least=low)
+        object.__setattr__(self, "top_k", max(self.top_k, 0))
         # A bare string is one stop string, not a sequence of letters.
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        if not all(isinstance(text, str) and text for text in stop):
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        stop = () if stop is None else stop
+        if not (isinstance(stop, Iterable) and all(isinstance(s, str) and s for s in stop)):
             raise ValueError(f"stop must be non-empty strings, got {self.stop!r}")
-        object.__setattr__(self, "stop", stop)
+        object.__setattr__(self, "stop", tuple(stop))
 
 
 def penalize(
@@ -424,8 +426,11 @@ def _penalize_seen(logits: Array, seen: Array, penalty: float | Array) -> Array:
     penalty = per_row("repetition_penalty", penalty, logits.shape[:-1], 0, np.inf)
     if np.any(penalty == 0):
         raise ValueError("repetition_penalty must be above 0, got 0")
-    penalized = np.where(logits > 0, logits / penalty, logits * penalty)
-    return np.where(seen, penalized, logits).astype(logits.dtype)
+    largest = np.finfo(logits.dtype).max
+    with np.errstate(over="ignore"):  # beyond the largest number is the largest number
+        penalized = np.where(logits > 0, logits / penalty, logits * penalty)
+    penalized = np.clip(penalized, -largest, largest)
+    return np.where(seen & np.isfinite(logits), penalized, logits).astype(logits.dtype)
 
 
 def _keep_largest(logits: Array, rising: Array, n: Array) -> Array:

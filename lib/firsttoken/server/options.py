@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from firsttoken.checkpoint import end_ids
 from firsttoken.engine import Engine
 from firsttoken.llama import load_model
 from firsttoken.lora import Adapter, load_adapter
@@ -95,13 +94,13 @@ class PaddedEngine(Engine):
 
 
 def loaded(name: str, backend: str, words: Tokenizer) -> Model:
-    """Return a model that knows what ends a text, from wherever its files say so.
+    """Return a model that ends its texts: where its config names no end, its tokenizer does.
 
     Raises: ValueError as `load_model`.
     """
     model = load_model(name, backend)
-    if not model.eos_ids and Path(name).is_dir():
-        model.eos_ids = end_ids(name, words.eos_id)
+    if not model.eos_ids and words.eos_id is not None:
+        model.eos_ids = (words.eos_id,)
     return model
 
 
