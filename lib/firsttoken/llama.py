@@ -15,7 +15,7 @@ from firsttoken.checkpoint import check_weights, read_checkpoint
 from firsttoken.checks import check_count
 from firsttoken.drafts import tree_attention, tree_mask
 from firsttoken.kv_cache import KVCache
-from firsttoken.paths import data_path
+from firsttoken.paths import data_path, smollm2_path
 from firsttoken.protocols import Cache, Model, check_tokens, ragged_rows
 from firsttoken.rope import rope_frequencies, rotate
 from firsttoken.threads import blas_threads
@@ -85,9 +85,9 @@ class Llama:
         )  # [D, V]
 
     @classmethod
-    def from_pretrained(cls, directory: str | Path) -> "Llama":
-        """Load a directory in Hugging Face's Llama format; see `read_checkpoint`."""
-        c = read_checkpoint(directory)
+    def from_pretrained(cls, path: str | Path) -> "Llama":
+        """Load a directory in Hugging Face's Llama format or a GGUF file; see `read_checkpoint`."""
+        c = read_checkpoint(path)
         return cls(c.arch, c.weights, c.rope_theta, c.rope_scaling, c.norm_eps, c.eos_ids)
 
     def new_cache(self, batch: int = 1, capacity: int | None = None) -> KVCache:
@@ -243,7 +243,10 @@ def silu(x: Array) -> Array:
 def load_model(
     name: str | Path = "target", backend: str = "numpy", n_threads: int | None = 1
 ) -> Model:
-    """Load the shipped "target" or "draft", or any directory in Hugging Face's Llama format.
+    """Load the shipped "target" or "draft", "smollm2", or any Llama: a directory or a GGUF file.
+
+    "smollm2" is SmolLM2-135M-Instruct, a real model for chats, once it is installed. A directory is
+    in Hugging Face's format; `read_checkpoint` says what is read.
 
     `n_threads` is how many threads a pass may take. One is as fast for models as small as the
     shipped pair, and much faster beside other programs; for a large checkpoint give more, or None
@@ -252,19 +255,21 @@ def load_model(
     Raises: ValueError for an unknown name or backend, an n_threads below 1, and as
             `read_checkpoint`.
     """
-    directory = data_path(f"model/{name}") if name in ("target", "draft") else Path(name)
-    if not directory.is_dir():
+    shipped = name in ("target", "draft")
+    path = smollm2_path() if name == "smollm2" else data_path(f"model/{name}") if shipped else name
+    if not Path(path).exists():
         raise ValueError(
-            f"name must be 'target', 'draft' or a directory, got {str(name)!r}: no {directory}"
+            "name must be 'target', 'draft', 'smollm2', a directory or a GGUF file, "
+            f"got {str(name)!r}: no {path}"
         )
     if n_threads is not None:
         check_count("n_threads", n_threads, at_least=1)
     if backend == "torch":
         from firsttoken.llama_torch import Llama as TorchLlama  # a second to import: on demand
 
-        model: Llama | TorchLlama = TorchLlama.from_pretrained(directory)
+        model: Llama | TorchLlama = TorchLlama.from_pretrained(path)
     elif backend == "numpy":
-        model = Llama.from_pretrained(directory)
+        model = Llama.from_pretrained(path)
     else:
         raise ValueError(f"backend must be 'numpy' or 'torch', got {backend!r}")
     model.n_threads = n_threads

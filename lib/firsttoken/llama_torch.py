@@ -187,9 +187,9 @@ class Llama(nn.Module):
         self.requires_grad_(False)
 
     @classmethod
-    def from_pretrained(cls, directory: str | Path) -> "Llama":
-        """Load a directory in Hugging Face's Llama format; see `read_checkpoint`."""
-        c = read_checkpoint(directory)
+    def from_pretrained(cls, path: str | Path) -> "Llama":
+        """Load a directory in Hugging Face's Llama format or a GGUF file; see `read_checkpoint`."""
+        c = read_checkpoint(path)
         return cls(c.arch, c.weights, c.rope_theta, c.rope_scaling, c.norm_eps, c.eos_ids)
 
     def new_cache(self, batch: int = 1, capacity: int | None = None) -> KVCache:

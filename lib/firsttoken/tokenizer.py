@@ -4,10 +4,22 @@ import codecs
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
-from firsttoken.paths import data_path
+from firsttoken.gguf import read_gguf
+from firsttoken.paths import data_path, smollm2_path
+
+# What a text is cut into before pairs are merged, under llama.cpp's names.
+_BYTES = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+_CUTS: dict[str, list] = {
+    "gpt-2": [_BYTES],
+    "smollm": [tokenizers.pre_tokenizers.Digits(individual_digits=True), _BYTES],
+}
+# The bytes that UTF-8 uses: none says C0, C1 or F5 and above.
+_BYTES_OF_TEXT = {*range(0xC0), *range(0xC2, 0xF5)}
+_CONTROL = 3  # llama.cpp's number for a token that is a mark
 
 
 class Tokenizer:
@@ -15,14 +27,17 @@ class Tokenizer:
 
     Any string therefore encodes, and decodes to itself where the tokenizer is `lossless`, as the
     shipped one is: some files change a text before they cut it, by a normaliser (Qwen's joins e
-    and its accent) or a space before the first word. Special tokens are marks between texts: no
+    and its accent) or a space before the first word, and some know no token for a rare byte and
+    drop it (SmolLM2's six control characters). Special tokens are marks between texts: no
     text encodes to one, not even its own name, and they decode to nothing.
 
     A character may be split between tokens. `decode` shows incomplete bytes as U+FFFD;
     `TextStream` holds them back until the rest has come.
 
     `eos_id` is the token that ends a text, None where tokenizer_config.json names none. `start_ids`
-    are what a document begins with, see `encode_document`.
+    are what a document begins with, see `encode_document`. `special_tokens` maps names to ids,
+    `special_names` says which are the `bos_token` and the `eos_token`, and `chat_template` is the
+    model's own, for `chat.ChatTemplate`.
 
     >>> tok = tokenizer()
     >>> tok.decode(tok.encode("naïve\\t🙂")) == "naïve\\t🙂"
@@ -31,23 +46,28 @@ class Tokenizer:
 
     def __init__(self, path: str | Path):
         path = Path(path)
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ValueError(f"{path}: {error.strerror}") from None
-        except Exception as error:  # the library raises nothing more precise
-            raise ValueError(f"{path} is not a tokenizer: {error}") from None
+        read = _from_gguf if path.suffix == ".gguf" else _from_json
+        self._tokenizer, config = read(path / "tokenizer.json" if path.is_dir() else path)
         self._tokenizer.encode_special_tokens = True
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._bytes = _token_bytes(self._tokenizer, path)
-        file = path.with_name("tokenizer_config.json")
-        config = json.loads(file.read_text("utf-8")) if file.exists() else {}
+        added = self._tokenizer.get_added_tokens_decoder()
+        self.special_tokens = {mark.content: i for i, mark in added.items() if mark.special}
+        self.special_names = {
+            name: config[name]["content"] if isinstance(config[name], dict) else config[name]
+            for name in ("bos_token", "eos_token")
+            if config.get(name)
+        }
+        self.chat_template: str | None = config.get("chat_template")
         self.eos_id = self._id(config.get("eos_token"))
         self.start_ids = self._start(config)
         cutting = json.dumps(json.loads(self._tokenizer.to_str())["pre_tokenizer"])
         adds_space = '"add_prefix_space": true' in cutting
-        self.lossless = self._tokenizer.normalizer is None and not adds_space
+        known = {token[0] for token in self._bytes if len(token) == 1}
+        self.lossless = (
+            self._tokenizer.normalizer is None and not adds_space and known >= _BYTES_OF_TEXT
+        )
 
     def _id(self, token: str | dict[str, str] | None) -> int | None:
         """Return the id of a token as a config names it, None for one that is not there."""
@@ -154,11 +174,64 @@ class TextStream:
 
 
 def tokenizer(path: str | Path | None = None) -> Tokenizer:
-    """Load the shipped tokenizer, or any byte-level tokenizer.json.
+    """Load the shipped tokenizer, "smollm2"'s, or that of a tokenizer.json, directory or GGUF file.
 
-    Raises: ValueError that names the file: missing, unreadable, or not byte-level.
+    It must be byte-level BPE. Of a GGUF file's ways to cut a text, those of GPT-2 and SmolLM2 are
+    known.
+
+    Raises: ValueError that names the file: missing, unreadable, or of another kind.
     """
+    if path == "smollm2":
+        path = smollm2_path()
     return Tokenizer(data_path("model/tokenizer.json") if path is None else path)
+
+
+def _from_json(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
+    """Read a tokenizer.json, and what tokenizer_config.json beside it says."""
+    try:
+        library = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except Exception as error:  # the library raises nothing more precise
+        raise ValueError(f"{path} is not a tokenizer: {error}") from None
+    file = path.with_name("tokenizer_config.json")
+    config = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    template = path.with_name("chat_template.jinja")
+    return library, config | (
+        {"chat_template": template.read_text("utf-8")} if template.exists() else {}
+    )
+
+
+def _from_gguf(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
+    """Read a GGUF file's tokenizer, and what tokenizer_config.json would say of it."""
+    file = read_gguf(path)
+    kind = file.value("tokenizer.ggml.model", str)
+    if kind != "gpt2":
+        raise ValueError(f"tokenizer.ggml.model {kind!r} in {path}: expected 'gpt2', which is BPE")
+    cut = file.value("tokenizer.ggml.pre", str)
+    if cut not in _CUTS:
+        known = ", ".join(map(repr, _CUTS))
+        raise ValueError(f"tokenizer.ggml.pre {cut!r} in {path}: expected one of {known}")
+    names = file.value("tokenizer.ggml.tokens", list)
+    kinds = file.value("tokenizer.ggml.token_type", list)
+    pairs = [tuple(pair.split(" ")) for pair in file.value("tokenizer.ggml.merges", list)]
+    try:
+        model = tokenizers.models.BPE({name: i for i, name in enumerate(names)}, pairs)
+    except Exception as error:  # the library raises nothing more precise
+        raise ValueError(f"{path} holds no tokenizer: {error}") from None
+    library = tokenizers.Tokenizer(model)
+    library.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(_CUTS[cut])
+    marks = [name for name, kind in zip(names, kinds, strict=True) if kind == _CONTROL]
+    library.add_special_tokens([tokenizers.AddedToken(mark, normalized=False) for mark in marks])
+    config: dict[str, Any] = {
+        f"{which}_token": names[file.value(f"tokenizer.ggml.{which}_token_id", int)]
+        for which in ("bos", "eos")
+        if f"tokenizer.ggml.{which}_token_id" in file.metadata
+    }
+    return library, config | {
+        "add_bos_token": file.value("tokenizer.ggml.add_bos_token", bool, False),
+        "chat_template": file.metadata.get("tokenizer.chat_template"),
+    }
 
 
 def _token_bytes(library: tokenizers.Tokenizer, path: Path) -> list[bytes]:
@@ -177,11 +250,6 @@ def _token_bytes(library: tokenizers.Tokenizer, path: Path) -> list[bytes]:
                 f"{path} is not byte-level: token {token_id} is {chars!r}, expected byte characters"
             )
         table.append(bytes(byte_of[char] for char in chars))
-    missing = set(range(256)) - {token[0] for token in table if len(token) == 1}
-    if missing:
-        raise ValueError(
-            f"{path} lacks {len(missing)} single bytes, first {min(missing)}: text would be lost"
-        )
     return table
 
 

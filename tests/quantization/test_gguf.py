@@ -11,7 +11,7 @@ from firsttoken.quantization import GGUF_LAYOUTS, pack_gguf, unpack_gguf
 
 RNG = np.random.default_rng(0)
 TYPES = {kind: llama_cpp.GGMLQuantizationType[kind.upper()] for kind in GGUF_LAYOUTS}
-PACKED = ["q8_0", "q4_0"]
+PACKED = ["q8_0", "q4_0", "q4_1"]
 
 
 def written(x, kind):
@@ -42,8 +42,9 @@ def test_the_bytes_are_those_of_the_gguf_package(data, shape, kind):
     expected = written(x, kind).reshape(per_block.shape)
     np.testing.assert_array_equal(per_block[:, :2], expected[:, :2])  # the scales
     # Below, 1 / scale is infinite, and llama.cpp leaves the codes to the processor.
-    peak = np.abs(x).reshape(-1, 32).max(axis=-1)
-    defined = (peak == 0) | (peak > 4e-37)
+    rows = x.reshape(-1, 32)
+    span = np.ptp(rows, axis=-1) if kind == "q4_1" else np.abs(rows).max(axis=-1)
+    defined = (span == 0) | (span > 4e-37)
     np.testing.assert_array_equal(per_block[defined], expected[defined])
     assert (unpack_gguf(per_block[~defined], kind) == 0).all()
 
@@ -80,12 +81,20 @@ def test_no_error_is_above_half_a_step(x):
         assert (error <= worst * step * (1 + 1e-5) + codes * (step * 2**-11 + 2**-25)).all()
 
 
+@given(x=arrays(np.float32, (2, 32), elements=st.floats(-1e4, 1e4, width=32)))
+def test_q4_1_spends_its_codes_between_the_smallest_number_and_the_largest(x):
+    least, step = x.min(axis=-1, keepdims=True), np.ptp(x, axis=-1, keepdims=True) / 15
+    rounding = 2**-11 * (15 * step + np.abs(least)) + 2**-20  # of scale and offset in float16
+    error = np.abs(unpack_gguf(pack_gguf(x, "q4_1"), "q4_1") - x)
+    assert (error <= 0.5 * step * (1 + 1e-5) + rounding).all()
+
+
 def test_layouts_are_those_of_the_gguf_package():
     for kind, layout in GGUF_LAYOUTS.items():
         size = layout.n_numbers, layout.fields.itemsize
         assert size == llama_cpp.GGML_QUANT_SIZES[TYPES[kind]], kind
     bits = {kind: layout.bits for kind, layout in GGUF_LAYOUTS.items()}
-    assert bits == {"q8_0": 8.5, "q4_0": 4.5, "q4_K": 4.5, "q6_K": 6.5625}
+    assert bits == {"q8_0": 8.5, "q4_0": 4.5, "q4_1": 5.0, "q4_K": 4.5, "q6_K": 6.5625}
 
 
 def test_shapes_without_rows_and_parts_of_arrays():
@@ -108,7 +117,7 @@ def test_shapes_without_rows_and_parts_of_arrays():
 
 def test_errors_name_what_is_wrong(subtests):
     for call, message in [
-        (lambda: pack_gguf(np.zeros(32), "q4_K"), "kind must be one of q8_0, q4_0, got 'q4_K'"),
+        (lambda: pack_gguf(np.zeros(32), "q4_K"), "kind must be one of .*q4_1, got 'q4_K'"),
         (lambda: pack_gguf(np.zeros(33), "q8_0"), r"x must have rows .* of 32, got \(33,\)"),
         (lambda: pack_gguf(np.full(32, np.nan), "q8_0"), "x must be finite"),
         (lambda: unpack_gguf(np.zeros(34, np.uint8), "q5_0"), "kind must be one of .*, got 'q5_0'"),

@@ -33,6 +33,10 @@ GGUF_LAYOUTS: Mapping[str, GgufLayout] = MappingProxyType(
         "q8_0": GgufLayout(32, np.dtype([("scale", "<f2"), ("codes", "i1", 32)])),
         # Two codes to a byte: number i in the low half of byte i, number i + 16 in the high half.
         "q4_0": GgufLayout(32, np.dtype([("scale", "<f2"), ("codes", "u1", 16)])),
+        # The same, but number = scale · code + offset.
+        "q4_1": GgufLayout(
+            32, np.dtype([("scale", "<f2"), ("offset", "<f2"), ("codes", "u1", 16)])
+        ),
         # Eight groups of 32, each with a scale and an offset of 6 bits in units of the block's own.
         "q4_K": GgufLayout(
             256,
@@ -65,11 +69,13 @@ def pack_gguf(x: Array, kind: str = "q8_0") -> Array:
     """Return the bytes of GGUF blocks: each 32 numbers of a row as codes with a float16 scale.
 
     "q8_0" has codes from -127 to 127. "q4_0" has codes from -8 to 7, and a scale whose sign makes
-    the number of the largest magnitude -8: the asymmetry of the codes goes to its side.
+    the number of the largest magnitude -8: the asymmetry of the codes goes to its side. "q4_1" has
+    codes from 0 to 15 between the smallest number, stored beside the scale, and the largest.
 
-    Shapes: x (…, n), n a multiple of 32; result uint8 (…, n / 32 · 34) or (…, n / 32 · 18)
+    Shapes: x (…, n), n a multiple of 32; result uint8 (…, n / 32 · b), where a block has
+            b = 34, 18 or 20 bytes
     Raises: ValueError for another kind, rows that are no multiple of 32, an x that is not finite.
-    Source: llama.cpp, ggml/src/ggml-quants.c, quantize_row_q8_0_ref and quantize_row_q4_0_ref
+    Source: llama.cpp, ggml/src/ggml-quants.c, quantize_row_q8_0_ref and its like
 
     >>> blocks = pack_gguf(np.arange(-16.0, 16.0), "q4_0")
     >>> blocks.shape, unpack_gguf(blocks, "q4_0")[[0, 16, 31]].tolist()
@@ -84,8 +90,8 @@ def pack_gguf(x: Array, kind: str = "q8_0") -> Array:
     n_blocks = x.shape[-1] // layout.n_numbers
     blocks = np.empty((*x.shape[:-1], n_blocks), layout.fields)
     with np.errstate(over="ignore"):  # a scale beyond float16 becomes infinite
-        scale, codes = _PACK[kind](x.reshape(*blocks.shape, layout.n_numbers))
-        blocks["scale"], blocks["codes"] = scale, codes
+        for name, values in _PACK[kind](x.reshape(*blocks.shape, layout.n_numbers)).items():
+            blocks[name] = values
     return blocks.view(np.uint8).reshape(*x.shape[:-1], n_blocks * layout.fields.itemsize)
 
 
@@ -122,22 +128,36 @@ def _layout(kind: str, known: Mapping[str, Callable]) -> GgufLayout:
     return GGUF_LAYOUTS[kind]
 
 
-def _pack_q8_0(x: Array) -> tuple[Array, Array]:
+def _pack_q8_0(x: Array) -> dict[str, Array]:
     """Return the scales (…) and codes (…, 32) of x (…, 32)."""
     scale = np.abs(x).max(axis=-1, keepdims=True) / 127
     steps = _steps(x, scale)
     whole = np.trunc(steps)
     codes = whole + np.trunc(2 * (steps - whole))  # halves go away from zero
-    return scale[..., 0], np.nan_to_num(codes)
+    return {"scale": scale[..., 0], "codes": np.nan_to_num(codes)}
 
 
-def _pack_q4_0(x: Array) -> tuple[Array, Array]:
+def _pack_q4_0(x: Array) -> dict[str, Array]:
     """Return the scales (…) and paired codes (…, 16) of x (…, 32)."""
     furthest = np.abs(x).argmax(axis=-1, keepdims=True)  # of equals the first
     scale = np.take_along_axis(x, furthest, axis=-1) / -8
     codes = np.nan_to_num(np.trunc(_steps(x, scale) + np.float32(8.5)))
+    return {"scale": scale[..., 0], "codes": _paired(codes)}
+
+
+def _pack_q4_1(x: Array) -> dict[str, Array]:
+    """Return the scales and offsets (…) and paired codes (…, 16) of x (…, 32)."""
+    least = x.min(axis=-1, keepdims=True)
+    scale = (x.max(axis=-1, keepdims=True) - least) / np.float32(15)
+    with np.errstate(invalid="ignore"):  # a range beyond float32 has scale inf, and code 0
+        codes = np.nan_to_num(np.trunc(_steps(x - least, scale) + np.float32(0.5)))
+    return {"scale": scale[..., 0], "offset": least[..., 0], "codes": _paired(codes)}
+
+
+def _paired(codes: Array) -> Array:
+    """Return codes (…, 32), cut to 0 … 15, two to a byte: (…, 16)."""
     codes = codes.clip(0, 15).astype(np.uint8)
-    return scale[..., 0], codes[..., :16] | codes[..., 16:] << 4
+    return codes[..., :16] | codes[..., 16:] << 4
 
 
 def _steps(x: Array, scale: Array) -> Array:
@@ -155,6 +175,10 @@ def _unpack_q8_0(block: Array) -> Array:
 
 def _unpack_q4_0(block: Array) -> Array:
     return _number(block["scale"]) * (_halves(block["codes"]) - np.float32(8))
+
+
+def _unpack_q4_1(block: Array) -> Array:
+    return _number(block["scale"]) * _halves(block["codes"]) + _number(block["offset"])
 
 
 def _unpack_q4_K(block: Array) -> Array:
@@ -187,10 +211,11 @@ def _number(field: Array) -> Array:
     return field.astype(np.float32)[..., None]
 
 
-_PACK = {"q8_0": _pack_q8_0, "q4_0": _pack_q4_0}
+_PACK = {"q8_0": _pack_q8_0, "q4_0": _pack_q4_0, "q4_1": _pack_q4_1}
 _UNPACK = {
     "q8_0": _unpack_q8_0,
     "q4_0": _unpack_q4_0,
+    "q4_1": _unpack_q4_1,
     "q4_K": _unpack_q4_K,
     "q6_K": _unpack_q6_K,
 }
