@@ -202,6 +202,12 @@ def test_a_wrong_field_is_named(kind, fields, param):
     assert told["param"] == param and told["type"] and param.partition("[")[0] in told["message"]
 
 
+def test_no_likeliest_tokens_may_be_asked_for_without_logprobs():
+    """As vLLM has it: 0 asks for nothing."""
+    fields = {"model": NAME, "messages": HELLO, "top_logprobs": 0}
+    assert parse(ChatRequest, json.dumps(fields).encode()).top_logprobs == 0
+
+
 @pytest.mark.parametrize(
     "body",
     [

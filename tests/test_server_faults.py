@@ -118,6 +118,18 @@ def test_a_head_without_end_is_not_kept():
         assert answers(served)
 
 
+def test_a_long_body_is_no_long_head():
+    """However it comes in pieces: its last one is still body, though the request ends there."""
+    with Served() as served, served.connect() as connection:
+        for n in range(60_000, 260_000, 20_000):
+            head, body = raw({"prompt": "a" * n}).split(b"\r\n\r\n")
+            connection.sendall(head + b"\r\nExpect: 100-continue\r\n\r\n")
+            assert b"100 Continue" in read_until(connection, b"\r\n\r\n")
+            connection.sendall(body)
+            assert b"context" in read_until(connection, b"}}")
+        assert answers(served)
+
+
 def test_a_body_that_never_comes_is_not_waited_for():
     with Served(settings=ServerSettings(body_timeout_s=0.1)) as served, served.connect() as half:
         half.sendall(raw(LONG)[:-5])

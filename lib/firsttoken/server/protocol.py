@@ -22,7 +22,7 @@ class BoundedHead(HttpToolsProtocol):
         super().__init__(*args, **options)
         self._late: asyncio.TimerHandle | None = None
         self._n_head = 0  # bytes of a head that has not ended
-        self._in_body = self._head_ended = False
+        self._in_body = self._part_ended = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -33,17 +33,18 @@ class BoundedHead(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def on_headers_complete(self) -> None:
-        self._n_head, self._in_body, self._head_ended = 0, True, True
+        self._n_head, self._in_body, self._part_ended = 0, True, True
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        self._in_body = False
+        self._in_body, self._part_ended = False, True
         super().on_message_complete()
 
     def data_received(self, data: bytes) -> None:
-        self._head_ended = False
+        self._part_ended = False
         super().data_received(data)
-        if not (self._in_body or self._head_ended):
+        # Data in which a head or a body ends is not counted: most of it belongs to that.
+        if not (self._in_body or self._part_ended):
             self._n_head += len(data)
         if self._n_head > MAX_HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response(f"The head of a request has more than {MAX_HEAD_BYTES} bytes.")

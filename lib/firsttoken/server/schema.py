@@ -218,7 +218,7 @@ class ChatRequest(CommonRequest):
 
     @model_validator(mode="after")
     def _top_of_something(self) -> "ChatRequest":
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs must come with logprobs true")
         return self
 
