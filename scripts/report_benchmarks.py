@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from datetime import date
 from importlib import metadata
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 from firsttoken.paths import data_path
@@ -141,8 +141,12 @@ def rows(folder: Path) -> Iterator[tuple[str, str, str, str]]:
     yield "The simulator's mean times", "the engine's", percent(errors), where(r)
     r = stored("server")
     rounds = r["overhead"]["rounds"]
-    lost = [1 - each["http_tokens_per_s"] / each["alone_tokens_per_s"] for each in rounds]
-    yield "Tokens a second over HTTP", "the engine alone", percent([-median(lost)]), where(r)
+    gained = [each["http_tokens_per_s"] / each["alone_tokens_per_s"] - 1 for each in rounds]
+    low, _, high = quantiles(gained, n=4)
+    half = f"{percent([low, high])} in half of {len(rounds)} pairs"
+    yield "Tokens a second over HTTP", "the engine alone", half, where(r)
+    share = median(run["front_cpu_s_per_token"] / run["engine_cpu_s_per_token"] for run in rounds)
+    yield "HTTP, processor's time", "the engine's", f"{share:.2f} times as much", where(r)
     if load := r.get("guidellm"):
         errors = [load["generator_itl_s"] / load["server_itl_s"] - 1]
         yield "Time between tokens, by the server", "by guidellm", percent(errors), where(r)
