@@ -38,7 +38,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from tqdm import tqdm
 
-from firsttoken.checkpoint import read_safetensors
 from firsttoken.draft_heads import (
     EagleDraft,
     FirstDraft,
@@ -46,6 +45,7 @@ from firsttoken.draft_heads import (
     MultiTokenDraft,
     RecurrentDraft,
     SuffixDraft,
+    multi_token_heads,
 )
 from firsttoken.drafts import best_tree
 from firsttoken.generate import Generation, generate, prompt_lookup, speculative_generate
@@ -140,22 +140,6 @@ def candidates(target: Llama, work: Path | None, alpha: dict[str, list]) -> dict
             (1, 2, 3),
         )
     return {n: Candidate(lambda _, m=m: m) for n, m in models.items()} | found
-
-
-def multi_token_heads(target: Llama, folder: Path) -> list[Llama]:
-    """Return stored heads, each a model of one layer with the target's embedding."""
-    stored, heads = read_safetensors(folder / "model.safetensors"), []
-    for i in range(1 + max(int(name.split(".")[1]) for name in stored)):
-        own = {
-            name.removeprefix(f"heads.{i}."): w
-            for name, w in stored.items()
-            if name.startswith(f"heads.{i}.")
-        }
-        weights = own | {"model.embed_tokens.weight": target.embedding}
-        head = Llama(target.arch.replace(n_layers=1), weights, norm_eps=target.norm_eps)
-        head.n_threads = 1
-        heads.append(head)
-    return heads
 
 
 # Places

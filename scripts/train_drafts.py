@@ -39,10 +39,10 @@ from firsttoken.draft_heads import (
     MedusaDraft,
     MultiTokenDraft,
     RecurrentDraft,
+    multi_token_heads,
 )
 from firsttoken.drafts_torch import Eagle, MedusaHeads, MultiTokenHeads, RecurrentHead
 from firsttoken.generate import generate, speculative_generate
-from firsttoken.llama import Llama as NumpyLlama
 from firsttoken.llama import load_model
 from firsttoken.llama_torch import Llama
 from firsttoken.provenance import code_digest, commit, processor
@@ -438,21 +438,6 @@ def as_draft(name: str, target, folder: Path):
     if name == "multi_token":
         return MultiTokenDraft(target, multi_token_heads(target, folder))
     return EagleDraft(target, folder) if name.startswith("eagle") else load_model(folder)
-
-
-def multi_token_heads(target, folder: Path) -> list:
-    """The stored heads, each a model of one layer with the target's embedding."""
-    stored, heads = read_safetensors(folder / "model.safetensors"), []
-    for i in range(N_AHEAD - 1):
-        own = {
-            n.removeprefix(f"heads.{i}."): w
-            for n, w in stored.items()
-            if n.startswith(f"heads.{i}.")
-        } | {"model.embed_tokens.weight": target.embedding}
-        head = NumpyLlama(target.arch.replace(n_layers=1), own, norm_eps=target.norm_eps)
-        head.n_threads = 1
-        heads.append(head)
-    return heads
 
 
 def measure(name: str, folder: Path, scale: Scale) -> dict:

@@ -136,6 +136,9 @@ def test_the_first_that_has_a_guess_makes_all(target):
     assert got.ids == plain and 0 < len(asked) < len(got.rounds)
     nothing = speculative_generate(target, FirstDraft(SuffixDraft(99)), [1, 2], params)
     assert nothing.drafted == 0
+    for wrong in ((), (3,), (SuffixDraft(), None)):
+        with pytest.raises(ValueError, match=r"drafts must be one or more, .* got \("):
+            FirstDraft(*wrong)
 
 
 def test_siblings_are_unlike_and_in_order(target):

@@ -8,7 +8,13 @@ from safetensors.torch import save_file
 from firsttoken.architectures import Architecture
 from firsttoken.checkpoint import weight_shapes
 from firsttoken.continuation import Continuation
-from firsttoken.draft_heads import EagleDraft, MedusaDraft, MultiTokenDraft, RecurrentDraft
+from firsttoken.draft_heads import (
+    EagleDraft,
+    MedusaDraft,
+    MultiTokenDraft,
+    RecurrentDraft,
+    multi_token_heads,
+)
 from firsttoken.drafts_torch import (
     Eagle,
     MedusaHeads,
@@ -117,16 +123,15 @@ def test_heads_say_the_same_in_numpy_and_untrained_what_the_target_says(target):
         np.testing.assert_allclose(draft.logits(features[0, -1]), target.logits(said), atol=1e-4)
 
 
-def test_multi_token_heads_say_the_same_in_numpy(target, torch_target):
+def test_multi_token_heads_say_the_same_in_numpy(target, torch_target, tmp_path):
     torch.manual_seed(2)
     network = MultiTokenHeads(2, torch_target).requires_grad_(False)
     for name, p in network.named_parameters():
         if "proj" in name:
             torch.nn.init.normal_(p, std=0.3)
-    heads = []
-    for head in network.heads:
-        own = {n: w.numpy() for n, w in head.state_dict().items() if n != "lm_head.weight"}
-        heads.append(Llama(ARCH.replace(n_layers=1), own))
+    own = {n: w for n, w in network.state_dict().items() if "lm_head" not in n and "embed" not in n}
+    save_file(own, tmp_path / "model.safetensors")
+    heads = multi_token_heads(target, tmp_path)
     features = target.features([TOKENS])
     said = network(torch.from_numpy(features))[:, 0].numpy()
     draft = MultiTokenDraft(target, heads)

@@ -49,7 +49,7 @@ def attention(
     >>> attention(q, k, v=np.array([[[[2.0], [4.0]]]])).ravel().tolist()
     [2.0, 3.0]
     """
-    _check_shapes(q, k, v)
+    check_shapes(q, k, v)
     _check_window(causal, window, sinks)
     batch, n_heads, n_new, head_dim = q.shape
     n_kv_heads, n_keys = k.shape[1:3]
@@ -335,7 +335,8 @@ def _visible(n_new: int, n_keys: int, causal: bool, window: int | None, sinks: i
     return visible
 
 
-def _check_shapes(q: Array, k: Array, v: Array) -> None:
+def check_shapes(q: Array, k: Array, v: Array) -> None:
+    """Raise a ValueError unless queries, keys and values fit together, as `attention` has them."""
     fits = q.ndim == 4 and k.ndim == 4 and v.ndim == 4 and k.shape[:3] == v.shape[:3]
     fits = fits and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
     if not fits or k.shape[1] == 0 or q.shape[1] % k.shape[1]:

@@ -139,6 +139,23 @@ class MultiTokenDraft(FeatureDraft):
         return by_level(self._target.logits(np.array(said)))
 
 
+def multi_token_heads(target: Llama, folder: str | Path) -> list[Llama]:
+    """Read the heads that scripts/train_drafts.py stores in a folder, for `MultiTokenDraft`.
+
+    Raises: ValueError as `read_safetensors`, and for weights that do not fit the target.
+    """
+    stored = read_safetensors(Path(folder) / "model.safetensors")
+    heads = []
+    for i in range(1 + max(int(name.split(".")[1]) for name in stored)):
+        prefix = f"heads.{i}."
+        own = {n.removeprefix(prefix): w for n, w in stored.items() if n.startswith(prefix)}
+        own["model.embed_tokens.weight"] = np.asarray(target.embedding)
+        head = Llama(target.arch.replace(n_layers=1), own, norm_eps=target.norm_eps)
+        head.n_threads = target.n_threads
+        heads.append(head)
+    return heads
+
+
 class RecurrentDraft(FeatureDraft):
     """Guess with a state that starts as the target's feature and reads every guess.
 
@@ -262,10 +279,13 @@ class FirstDraft:
 
     A look-up that speaks only where it is sure, and behind it a network that always does.
 
+    Raises: ValueError for no draft, and for what is none.
     Source: TensorRT-LLM, tensorrt_llm/llmapi/llm_args.py, `sa_config` of `Eagle3DecodingConfig`
     """
 
     def __init__(self, *drafts: Draft):
+        if not drafts or not all(hasattr(draft, "propose") for draft in drafts):
+            raise ValueError(f"drafts must be one or more, each with propose(); got {drafts!r}")
         self._drafts = drafts
         self._request: Continuation | None = None
 

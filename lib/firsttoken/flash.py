@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from firsttoken.attention import SoftmaxMean, _check_shapes
+from firsttoken.attention import SoftmaxMean, check_shapes
 from firsttoken.checks import check_count
 from firsttoken.sampling import as_floats
 from firsttoken.units import bytes_per_element
@@ -95,7 +95,7 @@ def flash_attention(
     >>> flash_attention(q, k, v=np.array([[[[2.0], [4.0]]]]), block_k=1).ravel().tolist()
     [2.0, 3.0]
     """
-    _check_shapes(q, k, v)
+    check_shapes(q, k, v)
     result = np.empty((*q.shape[:3], v.shape[3]), np.result_type(as_floats(q[:0]), k, v))
     by_group = _by_group(result, k.shape[1])  # a view
     for step in flash_steps(*_grouped(q, k, v), block_q, block_k, causal):
@@ -123,7 +123,7 @@ def attention_part(
     >>> output.item(), np.exp(log_sum).round(12).item()
     (1.0, 2.0)
     """
-    _check_shapes(q, k, v)
+    check_shapes(q, k, v)
     n_new, n_keys = q.shape[2], k.shape[2]
     start, stop, step = keys.indices(n_keys)
     if step != 1 or start >= stop:
@@ -159,7 +159,7 @@ def split_kv_attention(q: Array, k: Array, v: Array, n_splits: int, causal: bool
     5.0
     """
     check_count("n_splits", n_splits, at_least=1)
-    _check_shapes(q, k, v)
+    check_shapes(q, k, v)
     n_keys = k.shape[2]
     if n_keys == 0:  # and so no queries
         return flash_attention(q, k, v)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from firsttoken.attention import _check_shapes
+from firsttoken.attention import check_shapes
 from firsttoken.checks import check_count
 
 
@@ -36,7 +36,7 @@ def flash_attention(
     """
     check_count("block_q", block_q, at_least=1)
     check_count("block_k", block_k, at_least=1)
-    _check_shapes(*cast("tuple[Any, Any, Any]", (q, k, v)))
+    check_shapes(*cast("tuple[Any, Any, Any]", (q, k, v)))
     n_new, n_keys = q.shape[2], k.shape[2]
     block_q, block_k = min(block_q, max(n_new, 1)), min(block_k, max(n_keys, 1))
     by_group, keys, values = _grouped(q, k, v)
@@ -104,7 +104,7 @@ def split_kv_attention(
     5.0
     """
     check_count("n_splits", n_splits, at_least=1)
-    _check_shapes(*cast("tuple[Any, Any, Any]", (q, k, v)))
+    check_shapes(*cast("tuple[Any, Any, Any]", (q, k, v)))
     by_group, keys, values = _grouped(q, k, v)
     dtype, n_new, n_keys = _dtype(q, k, v), q.shape[2], k.shape[2]
     result = by_group.new_empty(*by_group.shape[:3], v.shape[3], dtype=dtype)
