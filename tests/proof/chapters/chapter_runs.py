@@ -92,8 +92,10 @@ def _in_a_process(request: dict, folder: Path) -> dict:
         [sys.executable, PROCESS],
         input=json.dumps(request),
         cwd=folder,
+        # OpenMP's threads do not survive a fork: a product in a branch would wait for them for ever.
         env=os.environ
-        | {"MPLBACKEND": "agg", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": path},
+        | {"MPLBACKEND": "agg", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": path}
+        | {"OMP_THREAD_LIMIT": "1"},
         capture_output=True,
         text=True,
         check=False,
