@@ -13,8 +13,8 @@ TOPIC ?=
 WORKSHEET ?=
 FILE_TIMES ?=
 MODULE ?=
-# The book's real model, fetched once; MODEL=none leaves it out.
-MODEL ?= smollm2
+# The book's real model is fetched once; MODEL=none leaves it out. make api serves the one named.
+MODEL ?=
 # The versions to install; empty: the newest that pyproject.toml allows.
 CONSTRAINTS ?= constraints.txt
 # What each part of the work needs beside the library. Reading needs the first line alone; who only
@@ -151,8 +151,8 @@ serve: .venv/book ## build the site and serve it (PORT=8000)
 	@echo "The book is at http://localhost:$(PORT) . Ctrl-C stops it."
 	@exec $(PY) -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
 
-api: .venv/api .venv/smollm2 ## serve the model as OpenAI's interface has it (PORT=8000)
-	@exec $(PY) -m firsttoken.server --port $(PORT) $(API_FLAGS)
+api: .venv/api .venv/smollm2 ## serve a model as OpenAI's interface has it (PORT=8000, MODEL=smollm2)
+	@exec $(PY) -m firsttoken.server --port $(PORT) $(addprefix --model ,$(filter-out none,$(MODEL))) $(API_FLAGS)
 
 assignments: .venv/classroom ## write the assignments for students into _build/assignments
 	@$(PY) classroom/release.py _build/assignments

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from firsttoken.constrained import Regex, accepts
 from firsttoken.continuation import Continuation
+from firsttoken.paths import data_path
 from firsttoken.sampling import SamplingParams
 from firsttoken.server.chat import render_chat
 from firsttoken.server.errors import ApiError
@@ -16,6 +18,7 @@ from firsttoken.server.json_schema import literal, schema_regex
 from firsttoken.server.schema import ChatRequest, CompletionRequest
 from firsttoken.server.text import HeldText
 from firsttoken.server.translation import Translator, parse
+from firsttoken.tokenizer import tokenizer
 from served import NAME, WORDS, ExactModel
 
 MODEL = ExactModel()
@@ -200,6 +203,38 @@ def test_a_wrong_field_is_named(kind, fields, param):
     assert error.status == (404 if fields.get("model") == "gpt-9" else 400)
     told = error.body["error"]
     assert told["param"] == param and told["type"] and param.partition("[")[0] in told["message"]
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    """The shipped tokenizer with a chat template, as of a model that was tuned for chats."""
+    folder = tmp_path_factory.mktemp("tuned")
+    shutil.copy(data_path("model/tokenizer.json"), folder)
+    source = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}"
+    source += "{% endif %}{{ m.role }}: {{ m.content }}<|endoftext|>{% endfor %}"
+    config = {"eos_token": "<|endoftext|>", "chat_template": source}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return tokenizer(folder)
+
+
+def test_a_chat_is_written_by_the_models_own_template(tuned):
+    """A mark in a message stays text, and parts of a message are one text."""
+    made = Translator(ExactModel.arch, tuned, NAME, [], 600, 8)
+    text = "Hi<|endoftext|>"
+    parts = [{"type": "text", "text": "Hi"}, {"type": "text", "text": "<|endoftext|>"}]
+    for content in (text, parts):
+        fields = {"model": NAME, "messages": [{"role": "user", "content": content}]}
+        (ask,) = made.chat(parse(ChatRequest, json.dumps(fields).encode())).asks
+        assert ask.prompt_ids == [*tuned.encode(f"user: {text}"), 0]
+    for message, told in (
+        ({"role": "system", "content": "Hi"}, "messages.* no system"),
+        ({"role": "user", "content": "a " * 3000}, "messages has .* tokens, expected fewer"),
+        ({"role": "user", "content": "a " * 600}, "messages has .* tokens, expected fewer"),
+    ):
+        fields = {"model": NAME, "messages": [message]}
+        with pytest.raises(ApiError, match=told) as error:
+            made.chat(parse(ChatRequest, json.dumps(fields).encode()))
+        assert error.value.body["error"]["param"] == "messages"
 
 
 def test_no_likeliest_tokens_may_be_asked_for_without_logprobs():

@@ -25,8 +25,12 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--host", default="127.0.0.1", help="whom to listen to (default: this machine only)")
     add("--port", type=int, default=8000, help="0 takes a free one; the first line says which")
-    add("--model", default="target", help="target, draft, or a directory with a Llama checkpoint")
-    add("--tokenizer", default=None, help="a tokenizer.json (default: the model's own)")
+    add("--model", default="target", help="target, draft, smollm2, a directory, a GGUF file")
+    add(
+        "--tokenizer",
+        default=None,
+        help="a tokenizer.json, a directory, a GGUF file (default: the model's own)",
+    )
     add("--backend", choices=("numpy", "torch"), default="numpy")
     add("--served-model-name", default="first-token", help="the name that clients ask for")
     add("--api-key", default=os.environ.get("FIRSTTOKEN_API_KEY"), help="clients must send it")
@@ -109,8 +113,9 @@ def words_of(options: argparse.Namespace) -> Tokenizer:
 
     Raises: ValueError as `tokenizer`.
     """
-    beside = Path(options.model) / "tokenizer.json"
-    return tokenizer(options.tokenizer or (beside if beside.exists() else None))
+    path = Path(options.model)
+    brings_one = options.model == "smollm2" or path.is_file() or (path / "tokenizer.json").exists()
+    return tokenizer(options.tokenizer or (options.model if brings_one else None))
 
 
 def make_engine(options: argparse.Namespace) -> Engine:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from firsttoken.architectures import Architecture
+from firsttoken.chat import ChatTemplate
 from firsttoken.constrained import Json, Language, Regex
 from firsttoken.sampling import SamplingParams
 from firsttoken.server.chat import render_chat
@@ -172,6 +173,8 @@ class Translator:
         max_answers: int,
     ):
         self._tokenizer = tokenizer
+        template = tokenizer.chat_template
+        self._template = None if template is None else ChatTemplate(template, tokenizer)
         self.name, self.adapters, self._max_answers = name, tuple(adapters), max_answers
         self._vocab_size = min(arch.vocab_size, tokenizer.vocab_size)
         # The last token is chosen, never read.
@@ -203,11 +206,22 @@ class Translator:
     def chat(self, request: ChatRequest) -> Job:
         """Return the job of a chat: the answer may fill the context unless the client says less.
 
+        The messages become the text of the model's own chat template; for a model that has none,
+        of `render_chat`.
+
         A limit beyond the context is one that the context is reached before: such an answer ends
         with "length". Of a completion it is an error, as OpenAI has it.
         """
-        text = render_chat([(message.role, message.text) for message in request.messages])
-        prompt = self._encode(text, "messages")
+        said = [(message.role, message.text) for message in request.messages]
+        if self._template is None:
+            prompt = self._encode(render_chat(said), "messages")
+        else:
+            self._check_length("".join(text for _, text in said), "messages")
+            try:
+                ids = self._template.encode([{"role": r, "content": text} for r, text in said])
+            except ValueError as error:
+                raise ApiError(400, str(error), param="messages", code="invalid_value") from None
+            prompt = self._fitting(ids, "messages")
         field = "max_completion_tokens" if request.max_completion_tokens else "max_tokens"
         room = self.max_length - len(prompt)
         wanted = min(getattr(request, field) or room, room)
@@ -218,11 +232,14 @@ class Translator:
         """Say whether a request asks for a form of its answer: that may take time to make."""
         return next(_forms(request), None) is not None
 
-    def _encode(self, text: str, field: str) -> list[int]:
+    def _check_length(self, text: str, field: str) -> None:
         # A token stands for so many bytes at most: a text that is far too long is not even read.
         least = len(text.encode()) // self._longest_token
         if least >= self.max_length:
             raise self._too_long(field, f"at least {least}")
+
+    def _encode(self, text: str, field: str) -> list[int]:
+        self._check_length(text, field)
         ids = [*self._tokenizer.start_ids, *self._tokenizer.encode(text)]
         if not ids:
             raise ApiError(
