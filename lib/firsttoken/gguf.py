@@ -13,7 +13,7 @@ import numpy as np
 from firsttoken.quantization import GGUF_LAYOUTS, unpack_gguf
 
 Array = np.ndarray
-T = TypeVar("T")
+Value = TypeVar("Value")
 
 MAGIC, VERSIONS, ALIGNMENT = b"GGUF", (2, 3), 32
 # What a number in a file's metadata says of the value behind it: struct's letter for it.
@@ -80,7 +80,7 @@ class GgufFile:
     metadata: Mapping[str, Any]
     tensors: Mapping[str, GgufTensor]
 
-    def value(self, name: str, kind: type[T], default: T | None = None) -> T:
+    def value(self, name: str, kind: type[Value], default: Value | None = None) -> Value:
         """Return a value of the metadata that is of this kind.
 
         Raises: ValueError for a value that is not, or is not there and has no default.

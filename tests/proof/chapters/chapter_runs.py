@@ -92,7 +92,7 @@ def _in_a_process(request: dict, folder: Path) -> dict:
         [sys.executable, PROCESS],
         input=json.dumps(request),
         cwd=folder,
-        # OpenMP's threads do not survive a fork: a product in a branch would wait for them for ever.
+        # OpenMP's threads do not survive a fork: a product there would wait for them for ever.
         env=os.environ
         | {"MPLBACKEND": "agg", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": path}
         | {"OMP_THREAD_LIMIT": "1"},
