@@ -48,6 +48,7 @@ from firsttoken.tokenizer import tokenizer
 MEASURED_CODE = code_digest(
     [
         "batching",
+        "chat",
         "continuation",
         "engine",
         "engine_cost",
@@ -59,7 +60,6 @@ MEASURED_CODE = code_digest(
         # Not what starts it: `__main__` and its options decide no number.
         "server/answers",
         "server/app",
-        "server/chat",
         "server/counters",
         "server/engine_client",
         "server/engine_process",

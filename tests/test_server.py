@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firsttoken.chat import render_chat
 from firsttoken.constrained import Regex, accepts
 from firsttoken.continuation import Continuation
 from firsttoken.paths import data_path
 from firsttoken.sampling import SamplingParams
-from firsttoken.server.chat import render_chat
 from firsttoken.server.errors import ApiError
 from firsttoken.server.json_schema import literal, schema_regex
 from firsttoken.server.schema import ChatRequest, CompletionRequest

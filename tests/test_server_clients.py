@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from firsttoken.chat import render_chat
 from firsttoken.constrained import Constraint, Regex
 from firsttoken.generate import generate
 from firsttoken.llama import load_model
@@ -28,7 +29,6 @@ from firsttoken.lora import Adapter, merge_adapter
 from firsttoken.metrics import summarize
 from firsttoken.sampling import SamplingParams
 from firsttoken.server.app import ServerSettings
-from firsttoken.server.chat import render_chat
 from firsttoken.server.errors import ApiError
 from firsttoken.server.schema import ChatRequest, CompletionRequest
 from firsttoken.server.translation import Translator, ignored, parse

@@ -118,6 +118,22 @@ def chat_template(name: str | Path) -> ChatTemplate:
     return ChatTemplate(words.chat_template, words)
 
 
+def render_chat(messages: Sequence[tuple[str, str]]) -> str:
+    r"""Return a text that stands for a conversation, for a model that brings no template: a toy.
+
+    The shipped model has read Python programs and no conversations, so a chat becomes what it
+    knows: comments. Each message is a line `# role: text`, its further lines comments, too; the
+    answer begins behind `# assistant:`. A message can imitate another one here: it is for texts
+    that one trusts.
+
+    >>> render_chat([("system", "Be brief."), ("user", "Hi!\nWho?")])
+    '# system: Be brief.\n# user: Hi!\n# Who?\n# assistant:'
+    """
+    lines = [f"{role}: {text}" for role, text in messages]
+    commented = "\n".join(lines).replace("\n", "\n# ")
+    return f"# {commented}\n# assistant:"
+
+
 def _alternatives(parts: Any) -> str:
     return "|".join(map(re.escape, sorted(set(parts), key=len, reverse=True))) or r"(?!)"
 

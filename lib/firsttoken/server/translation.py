@@ -10,10 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from firsttoken.architectures import Architecture
-from firsttoken.chat import ChatTemplate
+from firsttoken.chat import ChatTemplate, render_chat
 from firsttoken.constrained import Json, Language, Regex
 from firsttoken.sampling import SamplingParams
-from firsttoken.server.chat import render_chat
 from firsttoken.server.errors import ApiError
 from firsttoken.server.json_schema import literal, schema_regex
 from firsttoken.server.messages import Ask
