@@ -205,7 +205,8 @@ class _Reader:
         return value
 
     def string(self) -> str:
-        return self.take(self.number("Q")).decode("utf-8", errors="replace")
+        n = int.from_bytes(self.take(8), "little")
+        return self.take(n).decode("utf-8", errors="replace")
 
     def value(self, kind: int, nested: bool = False) -> Any:
         if kind in _NUMBERS:
