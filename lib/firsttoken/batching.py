@@ -412,6 +412,9 @@ def static_utilization(batch: int, mean_output: float) -> float:
     geometric: each token is the last with probability 1 / mean_output. For long answers this falls
     to 1/H_B with H_B = 1 + 1/2 + … + 1/B, since the longest of B exponential times lasts H_B means.
 
+    Holds:  for geometric lengths. Where they differ less, more is used (batches of 16, mean 128:
+            0.30 here, 0.53 for lengths spread evenly from 1 to 255); a few very long ones leave
+            less.
     Units:  tokens
     Raises: ValueError for a batch below 1 and a mean below one token.
 

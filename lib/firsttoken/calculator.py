@@ -70,6 +70,8 @@ def plan(
     weights where the device has a rate for it, else in bf16. Activations and the runtime need
     memory on top, which is not counted, and no latency of messages is.
 
+    Holds:  as a bound: a real engine fits less, is slower and dearer, and the price leaves out the
+            prompts. Only for experts in a small batch, "memory" is too slow.
     Units:  `dollars_per_hour` is the price of one device.
     Raises: ValueError for sizes that are no positive integers, an unknown dtype, a negative price,
             and for several devices where the accelerator lists no link.
@@ -153,6 +155,8 @@ def released_weights_bytes(arch: Architecture, dtype: str) -> float:
     point of 4 to each group of 128 codes. Scales per channel, of int8 and fp8, are left out: they
     are less than a thousandth.
 
+    Holds:  for int8, fp8 and int4 in groups of 128. Groups of 32 take more, and so do formats that
+            mix widths. For fp32 it is too few, since what is kept counts as 16 bits.
     Raises: ValueError for an unknown dtype.
     Source: autoawq, quant_config of group size 128 with zero points
 

@@ -38,6 +38,7 @@ def loss_bound(probabilities: Array, tokens: Array, hidden: Array) -> Array:
     that is the mean of -log p over all orders of writing the text one token a pass: an upper bound
     of -log p of the text where the order is drawn, too.
 
+    Holds:  for that mean. The value of one draw may lie on either side of -log p: it is no bound.
     Shapes: probabilities (B, T, V), given what is not hidden; tokens, hidden (B, T); result (B,)
     Units:  nats
     Raises: ValueError for a row that hides nothing.

@@ -166,6 +166,9 @@ def expected_tree_tokens(
     if all on its branch are right: the sum of the products along all branches, and one token of
     the target.
 
+    Holds:  for alphas that depend on depth and rank alone. Where texts differ in them, their means
+            give too few tokens along the first guesses, and may give too many on a branch that
+            changes rank (2.10 in place of 2.05 for halves of 0.9, 0.05 and 0.4, 0.5).
     Shapes: alpha (depth, rank)
     Units:  tokens per pass
     Raises: ValueError for alphas that are no probabilities or sum to more than 1 at a depth, and a
@@ -210,6 +213,8 @@ def best_tree(alpha: Array, n_guesses: int) -> list[int]:
 
     Guesses come by depth. There are fewer than n where more are not possible.
 
+    Holds:  for tokens per pass. Deeper trees take more drafting, and more guesses longer checks:
+            the tree of most tokens a second may be flatter and smaller.
     Raises: ValueError as `expected_tree_tokens`, and for an n_guesses that is no count.
     Source: Chen et al. 2024, Sequoia, arXiv:2402.12374, sec. 3.2
 
@@ -377,6 +382,8 @@ def goodput_gamma(
     step_s(n_sequences, gamma) is the time of a round of all sequences, drafting and checking. As a
     batch grows, the arithmetic that checks is less and less idle, and γ goes down to 0.
 
+    Holds:  for one alpha at all places, as `speculative.best_gamma`: too large where it falls along
+            the guesses.
     Units:  seconds, tokens
     Raises: ValueError as `expected_tokens`, and for a time that is not above 0.
     Source: Liu et al. 2024, SmartSpec, arXiv:2406.14066, sec. 4

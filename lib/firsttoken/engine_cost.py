@@ -20,6 +20,9 @@ class MeasuredCost:
     and values a sequence reads, pair_s per pair of a new token and one it might read, in prompts.
     (A decoding sequence has as many pairs as keys.)
 
+    Holds:  for sizes like those it was fitted on. A step bends where arithmetic begins to decide:
+            fitted below the bend, it is too short beyond (half at twice the bend), and fitted
+            across, too long at the bend.
     Units:  seconds
 
     >>> cost = MeasuredCost(step_s=1.0, token_s=0.1, sequence_s=0.0, key_s=0.01, pair_s=0.0)
@@ -80,6 +83,8 @@ def fit_cost(
     Errors count relative to the step's seconds, so that short steps matter as much as long ones.
     No rate is negative: those that would be are zero.
 
+    Holds:  as `MeasuredCost`. Where two counts only grow together, their rates are shared out by
+            chance: steps in which they part come out too short or too long.
     Raises: ValueError for fewer steps than rates, and a step that took no time.
 
     >>> cost = MeasuredCost(1.0, 0.5, 0.25, 0.125, 0.0625)

@@ -250,6 +250,9 @@ def working_set_bytes(block_q: int, block_k: int, head_dim: int, dtype: str = "b
     Blocks of q, k and v in `dtype`; in fp32 the scores, the running result, and each query's peak
     and total.
 
+    Holds:  where one memory has it all. Where the fp32 part lies in registers, shared memory needs
+            less (64 of 161 KiB for blocks of 128 and 64, heads of 128); blocks that are loaded
+            ahead need more.
     Units:  bytes
     Raises: ValueError for blocks below 1, a negative size of the head, and an unknown dtype.
 
@@ -270,6 +273,8 @@ def max_block(
 
     `block_k` is as given; None means as many keys as queries. 0: not even one query fits.
 
+    Holds:  as `working_set_bytes`. Matrix units want multiples of 16 or more, so that a program's
+            block is smaller.
     Units:  bytes
     Raises: ValueError for a negative size, a block_k below 1 and an unknown dtype.
 
@@ -320,6 +325,7 @@ def io_bound_bytes(
     M is how many numbers fast memory holds. FlashAttention moves that much up to a constant factor,
     for M from H to N·H numbers, and no exact attention grows slower over that whole range.
 
+    Holds:  as an order of growth. For a larger M it falls below the bytes of q, k, v and o alone.
     Units:  bytes
     Raises: ValueError for negative counts, fast_bytes below 1 and an unknown dtype.
     Source: Dao et al. 2022, arXiv:2205.14135, th. 2 and prop. 3 (for N = n_q = n_k, d = H)

@@ -62,6 +62,8 @@ class Accelerator:
 
         Work with fewer FLOPs per byte waits for memory; work with more waits for the arithmetic.
 
+        Holds:  for the two peaks. A kernel that reaches a smaller share of one than of the other
+                has its own: below this where the arithmetic falls short, above where memory does.
         Units:  FLOP/byte
         Raises: ValueError where this device lists no rate for the dtype.
         """

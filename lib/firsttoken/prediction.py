@@ -148,6 +148,10 @@ def predict_step(
 
     The parts follow one another on a CPU. A GPU works while the host prepares: the longer counts.
 
+    Holds:  on a machine as quiet as at its calibration (see `drift`). The first three rungs are
+            too short where few rows keep a kernel from the rates of a copy and of large products.
+            Beyond the measured caches the line goes on untested; below, a cache costs as much as
+            the smallest, which is too long.
     Units:  seconds
     Raises: ValueError for an unknown rung, a batch or context below one, a dtype, row count or
             group that was not measured, and models with experts or latent attention.

@@ -281,6 +281,8 @@ def distillation_loss(student: Tensor, teacher: Tensor, temperature: float = 1.0
     certain. A higher temperature lets the unlikely tokens speak; the factor temperature² keeps the
     size of the gradient.
 
+    Holds:  from temperatures well above the spread of the logits on. Below, the size still changes
+            (for a spread of 3: 0.07 at 0.25, 0.19 at 1, 0.14 from 8 on).
     Shapes: student and teacher: logits (…, V); result: a scalar
     Units:  nats a position, times temperature²
     Raises: ValueError for shapes that differ and a temperature that is not above 0.

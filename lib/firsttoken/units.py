@@ -26,6 +26,8 @@ bare codes."""
 def bytes_per_element(dtype: str) -> int | float:
     """Return the bytes that one element of `dtype` takes in memory.
 
+    Holds:  for bare codes of int8, int4 and fp8. Scales come on top: an fp16 for 32 int4 codes is
+            an eighth more, a float32 for 128 of them a sixteenth.
     Units:  bytes per element; a fraction below one byte and for block formats.
     Raises: ValueError for a name that is not in `BYTES`; the message lists the known ones.
     Source: q8_0, q4_0: ggml, block_q8_0 and block_q4_0 (32 codes and one fp16 scale).

@@ -60,7 +60,11 @@ class Hybrid:
         bytes_per_element(self.state_dtype)
 
     def cache_bytes(self, n_tokens: int, batch: int = 1, dtype: str = "bf16") -> int | float:
-        """Return the bytes of keys and values, or latents, of the attention layers: it grows."""
+        """Return the bytes of keys and values, or latents, of the attention layers: it grows.
+
+        Holds:  for bare numbers, as `kv_cache.kv_cache_bytes`: scales and partly empty blocks make
+                it too few.
+        """
         check_count("n_tokens", n_tokens)
         check_count("batch", batch)
         elements = n_tokens * len(self.attention_layers) * self.kv_elements
@@ -72,6 +76,9 @@ class Hybrid:
         """Return the bytes of the states of the recurrent layers: the same for every length.
 
         `dtype` is that of the convolutions' inputs; `state_dtype` None means the model's own.
+
+        Holds:  for one state per sequence. An engine that keeps states to come back to, of a shared
+                prefix or before a guess, keeps this for each: too few.
         """
         check_count("batch", batch)
         state = self.state_elements * bytes_per_element(state_dtype or self.state_dtype)
@@ -84,6 +91,8 @@ class Hybrid:
         The twin's attention layers are like those that the model has. Infinite where no recurrent
         layer stands in for attention: a layer that has both keeps both.
 
+        Holds:  at any batch, for a state in the model's own dtype. A cache of half the bits about
+                doubles it.
         Raises: ValueError for a model without attention, which has no twin.
         """
         if not self.attention_layers:

@@ -125,6 +125,9 @@ def all_gather_s(
 
     In n - 1 rounds every device sends on the piece that came last: (n - 1)/n of the array.
 
+    Holds:  for a ring of equal links and equal pieces; the slowest link sets the time of all. Where
+            each device reaches every other one directly, short arrays wait once, not n - 1 times:
+            then it is too long.
     Units:  bytes, bytes/s in one direction, seconds; `latency_s` is that of one round.
     Raises: ValueError as `ring_all_reduce_s`.
     Source: Chan et al. 2007, doi:10.1002/cpe.1206
@@ -152,6 +155,7 @@ def reduce_scatter_s(
 
     It is the first half of an all-reduce, and an all-gather played backwards.
 
+    Holds:  as `all_gather_s`, and where adding takes no time beside sending; else it is too short.
     Units:  bytes, bytes/s in one direction, seconds; `latency_s` is that of one round.
     Raises: ValueError as `ring_all_reduce_s`.
     Source: Chan et al. 2007, doi:10.1002/cpe.1206
@@ -170,6 +174,8 @@ def all_to_all_s(
     In n - 1 rounds every device sends to another partner, and keeps its own part. Each is assumed
     to reach every other one at full rate, as through a switch.
 
+    Holds:  for equal parts. Where one device gets twice as much as the others, all wait for it:
+            too short by nearly half. Across nodes, the link between them decides.
     Units:  `n_bytes`: what one device holds; bytes/s in one direction, seconds.
     Raises: ValueError as `ring_all_reduce_s`.
     Source: Thakur, Rabenseifner & Gropp 2005, doi:10.1177/1094342005051521
@@ -185,6 +191,7 @@ def all_reduce_bytes(n_bytes: int, n: int) -> int:
 
     Each of the pieces makes 2·(n - 1) hops, so the sum is exact however the array is cut.
 
+    Holds:  for a ring. In one shot devices send n/2 times as much; with a switch that adds, less.
     Raises: ValueError for an n that is no positive integer, and for bytes that are no count.
 
     >>> all_reduce_bytes(1000, n=4)
@@ -196,6 +203,7 @@ def all_reduce_bytes(n_bytes: int, n: int) -> int:
 def all_gather_bytes(n_bytes: int, n: int) -> int:
     """Return the bytes that all n devices of an all-gather send, together: n - 1 hops a piece.
 
+    Holds:  where each copy is sent by a device. A switch that copies makes it less.
     Raises: ValueError as `all_reduce_bytes`.
     """
     return (check_count("n", n, at_least=1) - 1) * check_count("n_bytes", n_bytes)
@@ -252,6 +260,9 @@ def fit_link(
     small, large:  (n_bytes, seconds) of one collective on n devices
     n_passes:      2 for an all-reduce, 1 for the others
 
+    Holds:  where one way of sending serves both sizes. Across a change of protocol the sizes in
+            between come out too short (by 40 % in a ring of eight on NVLink-4), larger ones too
+            long.
     Units:  seconds of one round, bytes/s
     Raises: ValueError for less than two devices, and where the larger array takes no longer: then
             the times are noise, and no bandwidth explains them.

@@ -26,6 +26,8 @@ def pipeline_bubble(n_stages: int, n_microbatches: int) -> float:
     of one pass: where the next one follows at once, as in decoding with p microbatches in flight,
     nothing empties.
 
+    Holds:  for equal stages and hops that take no time. Else it is too low: with one of four stages
+            twice as slow, 0.47 in place of 0.27 (8 microbatches).
     Raises: ValueError for counts that are no positive integers.
     Source: Huang et al. 2018, arXiv:1811.06965, sec. 2.3
 
@@ -43,6 +45,8 @@ def pipeline_step_s(stage_s: Sequence[float], n_microbatches: int, hop_s: float 
     The first one meets no queue; every other one comes out one turn of the slowest stage later.
     `hop_s`: handing a microbatch to the next stage, which goes on while the stage works on.
 
+    Holds:  for equal microbatches. Where a hop takes longer than the slowest stage and the link
+            carries one at a time, it is too short: then the link is the slowest stage.
     Units:  seconds; `stage_s`: what each stage takes for one microbatch.
     Raises: ValueError for no stages, negative times, and no microbatch.
 
@@ -59,6 +63,7 @@ def pipeline_timeline(
 ) -> list[Slot]:
     """Return when each stage works on which microbatch: as soon as both are free.
 
+    Holds:  as `pipeline_step_s`.
     Units:  seconds
     Raises: ValueError as `pipeline_step_s`.
 

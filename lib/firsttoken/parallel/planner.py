@@ -289,6 +289,8 @@ def prefill_machines(prefill_s: float, tokens_per_s: float, output: int) -> floa
 
     A machine that makes `tokens_per_s` ends, and takes, a request every output / tokens_per_s.
 
+    Holds:  for means. Requests that come by chance need more: at exactly this number the machines
+            are always busy, and their queue grows without bound (`metrics.wait_md1` at ρ = 1).
     Raises: ValueError for times and rates that are not positive, and an output below 1.
 
     >>> prefill_machines(prefill_s=0.25, tokens_per_s=2048, output=512)
