@@ -1,6 +1,7 @@
 """What the site adds to its pages, as a Sphinx extension.
 
 - Under every title: the time to read the page and, on chapters, the way into JupyterLab.
+- Folded code stands below what it shows.
 - `{chapter}` links to a chapter as soon as that chapter stands.
 - `{slider-figures}` lists every figure with sliders, as the notebooks have drawn it.
 - `{calculator}` asks what a model needs on some devices; its parts lie in book/calculator/.
@@ -34,6 +35,7 @@ import yaml
 from calculator.page import page as calculator_html
 from docutils import nodes
 from docutils.parsers.rst import directives
+from myst_nb.sphinx_ import HideCodeCellNode
 from nbclient import NotebookClient
 from sphinx import addnodes
 from sphinx.application import Sphinx
@@ -67,6 +69,7 @@ def setup(app: Sphinx) -> dict:
 
 
 def finish_page(app: Sphinx, page: nodes.document, docname: str) -> None:
+    put_folded_code_below(page)
     for place in [node for node in page.findall(nodes.container) if INDEX in node["classes"]]:
         place.replace_self(figure_sections(app, docname))
     for place in [node for node in page.findall(nodes.container) if CARDS in node["classes"]]:
@@ -85,6 +88,13 @@ def finish_page(app: Sphinx, page: nodes.document, docname: str) -> None:
         )
         line = page_line(minutes_to_read(Path(app.env.doc2path(docname)), page), source, items)
         title.parent.insert(title.parent.index(title) + 1, nodes.raw("", line, format="html"))
+
+
+def put_folded_code_below(page: nodes.Node) -> None:
+    """Let what a cell shows follow the sentence that announces it: its folded code comes last."""
+    for cell in page.findall(nodes.container):
+        if cell.children and isinstance(cell.children[0], HideCodeCellNode):
+            cell.append(cell.pop(0))
 
 
 # The line under the title.
@@ -113,14 +123,16 @@ def words_to_read(node: nodes.Node) -> int:
 
 def page_line(minutes: int, source: str, more: Sequence[str] = ()) -> str:
     """Return the HTML of the line: minutes and, for a notebook, how to open it in JupyterLab."""
-    time = f"<span>{minutes} min to read</span>"
+    time = f"{minutes} min to read"
     if not source.endswith(".ipynb"):
-        return f'<div class="ft-page-line">{time}</div>'
+        return f'<div class="ft-page-line"><span>{time}</span></div>'
     number = PurePosixPath(source).stem.partition("_")[0]
-    if not number.isdecimal():  # an appendix: nobody reads it through
-        time = ""
+    # Nobody reads an appendix through.
+    time = f"<span>{time}, longer with what you try</span>" if number.isdecimal() else ""
     running = html.escape(LOCAL_LAB + quote(source))
     items = [
+        "<p>Sliders, quizzes and the views in which the model writes work in this page. To change "
+        "code, and to have your answers to exercises checked, you need JupyterLab.</p>",
         "<p>With the book’s folder on this machine, in a terminal there:</p>"
         f"<pre>make lab CHAPTER={number}</pre>",
         f'<p>A lab that runs already: <a href="{running}">{running}</a> '

@@ -11,6 +11,7 @@ import yaml
 from docutils import nodes
 from hypothesis import given
 from hypothesis import strategies as st
+from myst_nb.sphinx_ import HideCodeCellNode
 from pybtex.database import parse_string
 
 from firsttoken import explore
@@ -32,10 +33,21 @@ def test_a_page_takes_a_minute_for_180_words(words, hidden):
 
 def test_only_chapters_open_in_jupyterlab():
     chapter = site_pages.page_line(25, "notebooks/04_kv_cache.ipynb")
-    assert "25 min to read" in chapter
+    assert "25 min to read, longer with what you try" in chapter
     assert "<pre>make lab CHAPTER=04</pre>" in chapter
     assert 'href="http://localhost:8888/lab/tree/notebooks/04_kv_cache.ipynb"' in chapter
-    assert "JupyterLab" not in site_pages.page_line(3, "book/notation.md")
+    page = site_pages.page_line(3, "book/notation.md")
+    assert "JupyterLab" not in page
+    assert "try" not in page
+
+
+def test_folded_code_comes_below_what_it_shows():
+    cell = nodes.container("", HideCodeCellNode(), nodes.container(ids=["output"]))
+    everything, empty = nodes.container(), nodes.container()
+    everything.children = [HideCodeCellNode("", nodes.container())]  # as MyST-NB does: no parent
+    site_pages.put_folded_code_below(nodes.section("", cell, everything, empty))
+    assert [type(part) for part in cell] == [nodes.container, HideCodeCellNode]
+    assert [type(part) for part in everything] == [HideCodeCellNode]
 
 
 HUBS = ("https://mybinder.org", "https://colab.research.google.com")
