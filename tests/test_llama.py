@@ -224,7 +224,7 @@ def test_what_cannot_be_loaded_is_named(saved, models, subtests):
         with pytest.raises(ValueError, match=r"config\.json: No such file"):
             kind.from_pretrained(saved[0] / "..")
     for arguments, message in [
-        (["tagret"], "'target', 'draft' or a directory, got 'tagret'"),
+        (["tagret"], "'target', 'draft', 'smollm2', a directory or a GGUF file, got 'tagret'"),
         (["TARGET"], "got 'TARGET'"),  # a directory of that name would be read
         ([data_path("."), "jax"], "backend must be 'numpy' or 'torch', got 'jax'"),
         (["draft", "numpy", 0], "n_threads must be an integer of at least 1, got 0"),
