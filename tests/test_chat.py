@@ -12,7 +12,8 @@ from firsttoken.chat import ChatTemplate, chat_template
 from firsttoken.paths import data_path
 from firsttoken.tokenizer import tokenizer
 
-MARKS = ["<|im_start|>", "<|im_end|>", "[INST]", "[/INST]", "</s>"]
+# One begins within another, and one is a single character.
+MARKS = ["<|im_start|>", "<|im_end|>", "[INST]", "[/INST]", "</s>", "INST]", "\u2401"]
 TEMPLATES = {
     "SmolLM2": """\
 {% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}
@@ -130,6 +131,7 @@ HI = [{"role": "user", "content": "Hi"}]
         ("{% for i in range(10**9) %}{% endfor %}", HI, "Range too big"),
         ("{% include '/etc/passwd' %}", HI, "no loader"),
         ("", [], "at least one; got"),
+        ("", None, "at least one; got None"),
         ("", ["Hi"], "must be dicts with a role"),
         ("", [{"content": "Hi"}], "must be dicts with a role"),
         ("", [HI[0] | {"content": "".join(map(chr, range(0xFDD0, 0xFDF0)))}], "U\\+FDD0"),

@@ -36,7 +36,7 @@ class ChatTemplate:
     (1, 1)
     """
 
-    def __init__(self, source: str, words: Tokenizer):
+    def __init__(self, source: str, tokenizer: Tokenizer):
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
@@ -47,9 +47,9 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except TemplateError as error:
             raise ValueError(f"source must be a template in Jinja: {error}") from None
-        self.source, self._words = source, words
-        marks = sorted(words.special_tokens, key=len, reverse=True)
-        self._marks = re.compile("|".join(map(re.escape, marks)) or r"(?!)")
+        self.source, self._tokenizer = source, tokenizer
+        marks = sorted(tokenizer.special_tokens, key=len, reverse=True)
+        self._marks = _alternatives(marks)
         self._beginnings = _alternatives(mark[:n] for mark in marks for n in range(1, len(mark)))
         self._ends = _alternatives(mark[n:] for mark in marks for n in range(1, len(mark)))
 
@@ -60,11 +60,8 @@ class ChatTemplate:
 
         Raises: ValueError for what is no list of messages, and where the template refuses them.
         """
-        if not messages or not all(
-            isinstance(each, Mapping) and "role" in each for each in messages
-        ):
-            raise ValueError(f"messages must be dicts with a role, at least one; got {messages!r}")
-        names = self._words.special_names
+        _check(messages)
+        names = self._tokenizer.special_names
         try:
             return self._template.render(
                 messages=messages, add_generation_prompt=add_generation_prompt, **names
@@ -80,29 +77,38 @@ class ChatTemplate:
 
         Raises: ValueError as `render`.
         """
+        _check(messages)
         texts = json.dumps(messages, ensure_ascii=False, default=str)
         guard = next((c for c in _NONCHARACTERS if c not in texts), None)
         if guard is None:
             raise ValueError("messages must leave one of U+FDD0 … U+FDEF unused, got all of them")
         guarded = [self._guarded(message, guard) for message in messages]
         text, ids, start = self.render(guarded, add_generation_prompt), [], 0
-        for mark in self._marks.finditer(text):
-            ids += self._words.encode(text[start : mark.start()].replace(guard, ""))
-            ids.append(self._words.special_tokens[mark[0]])
+        for mark in re.finditer(f"(?<!{guard})(?:{self._marks})", text):
+            ids += self._tokenizer.encode(text[start : mark.start()].replace(guard, ""))
+            ids.append(self._tokenizer.special_tokens[mark[0]])
             start = mark.end()
-        return ids + self._words.encode(text[start:].replace(guard, ""))
+        return ids + self._tokenizer.encode(text[start:].replace(guard, ""))
 
     def _guarded(self, value: Any, guard: str) -> Any:
-        """Return a message whose strings hold no mark, nor a part that a neighbour completes."""
+        """Return a message with a guard in its marks, and at parts that a neighbour completes.
+
+        It stands before each of their characters, spaces apart, which a template may trim: what
+        begins behind a guard is no mark.
+        """
         if isinstance(value, Mapping):
             return {key: self._guarded(each, guard) for key, each in value.items()}
         if isinstance(value, list | tuple):
             return [self._guarded(each, guard) for each in value]
         if not isinstance(value, str):
             return value
-        value = self._marks.sub(lambda mark: mark[0][0] + guard + mark[0][1:], value)
-        value = re.sub(rf"({self._beginnings})(?=\s*\Z)", rf"\1{guard}", value)
-        return re.sub(rf"\A(\s*)(?={self._ends})", rf"\1{guard}", value)
+        for part in (
+            self._marks,
+            rf"(?:{self._beginnings})(?=\s*\Z)",
+            rf"\A\s*(?:{self._ends})",
+        ):
+            value = re.sub(part, lambda found: re.sub(r"(?=\S)", guard, found[0]), value)
+        return value
 
 
 def chat_template(name: str | Path) -> ChatTemplate:
@@ -132,6 +138,15 @@ def render_chat(messages: Sequence[tuple[str, str]]) -> str:
     lines = [f"{role}: {text}" for role, text in messages]
     commented = "\n".join(lines).replace("\n", "\n# ")
     return f"# {commented}\n# assistant:"
+
+
+def _check(messages: Messages) -> None:
+    if (
+        not isinstance(messages, Sequence)
+        or not messages
+        or not all(isinstance(each, Mapping) and "role" in each for each in messages)
+    ):
+        raise ValueError(f"messages must be dicts with a role, at least one; got {messages!r}")
 
 
 def _alternatives(parts: Any) -> str:
