@@ -1,6 +1,8 @@
 """GGUF files: as the gguf package of llama.cpp writes them, and with every kind of damage."""
 
 import math
+import re
+from dataclasses import replace
 
 import gguf as llama_cpp
 import numpy as np
@@ -182,6 +184,36 @@ def test_a_damaged_file_is_named_whatever_is_wrong(written, tmp_path_factory, cu
         assert (
             "damaged.gguf" in str(error) or "config" in str(error) or "Architecture" in str(error)
         )
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({}, r"token_embd.weight in .*no\.gguf: expected \(V, D\), found none"),
+        ({"token_embd.weight": (32,)}, r"expected \(V, D\), found one of shape \(32,\)"),
+    ],
+)
+def test_a_model_without_a_vocabulary_is_named(tmp_path, tensors, message):
+    writer = llama_cpp.GGUFWriter(tmp_path / "no.gguf", "llama")
+    for name, shape in tensors.items():
+        writer.add_tensor(name, np.zeros(shape, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ValueError, match=message):
+        read_checkpoint(tmp_path / "no.gguf")
+
+
+def test_what_fits_no_llama_keeps_its_name_and_is_refused(tmp_path):
+    model = llama(tie_word_embeddings=True)
+    path = write(tmp_path / "odd.gguf", model)
+    read = read_gguf(path)
+    for name in ("blk.0", "blk.0.attn_q.bias", "rope_freqs.weight", "blk.x.attn_q.weight"):
+        tensors = dict(read.tensors) | {name: read.tensors["output_norm.weight"]}
+        weights = hugging_face(replace(read, tensors=tensors))[1]
+        with pytest.raises(ValueError, match=f"1 unexpected tensors, first {re.escape(name)}"):
+            Llama(read_checkpoint(path).arch, weights)
 
 
 def test_what_is_no_llama_is_named(written, tmp_path, subtests):

@@ -2,6 +2,7 @@
 
 import math
 import mmap
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,9 +27,9 @@ _ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 _MOST_DIMS = 4
 # llama.cpp's names of a Llama's tensors, and Hugging Face's.
 _NAMES = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
 }
 _BLOCK_NAMES = {
     "attn_norm": "input_layernorm",
@@ -127,8 +128,9 @@ def hugging_face(file: GgufFile) -> tuple[dict[str, Any], dict[str, Any]]:
     if (scaling := file.metadata.get("llama.rope.scaling.type", "none")) != "none":
         raise ValueError(f"llama.rope.scaling.type {scaling!r} in {file.path}: expected 'none'")
     embedding = file.tensors.get("token_embd.weight")
-    if embedding is None:
-        raise ValueError(f"{file.path} lacks token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        found = "none" if embedding is None else f"one of shape {embedding.shape}"
+        raise ValueError(f"token_embd.weight in {file.path}: expected (V, D), found {found}")
     n_heads = file.value("llama.attention.head_count", int)
     n_kv_heads = file.value("llama.attention.head_count_kv", int, n_heads)
     ends = (file.metadata.get(f"tokenizer.ggml.{which}_token_id") for which in ("eos", "eot"))
@@ -151,14 +153,13 @@ def hugging_face(file: GgufFile) -> tuple[dict[str, Any], dict[str, Any]]:
     rotated = {"attn_q": n_heads, "attn_k": n_kv_heads}
     weights: dict[str, Any] = {}
     for name, tensor in file.tensors.items():
-        part, layer = name.removesuffix(".weight"), ""
-        if part.startswith("blk."):
-            _, layer, part = part.split(".", 2)
-        known = _BLOCK_NAMES.get(part) if layer else _NAMES.get(part)
-        prefix = f"model.layers.{layer}." if layer else ""
-        weights[f"{prefix}{known}.weight" if known else name] = (
-            _Reordered(tensor, rotated[part]) if part in rotated else tensor
-        )
+        within = re.fullmatch(r"blk\.(\d+)\.(\w+)\.weight", name)
+        if within and within[2] in _BLOCK_NAMES:
+            layer, part = within.groups()
+            known = f"model.layers.{layer}.{_BLOCK_NAMES[part]}.weight"
+            weights[known] = _Reordered(tensor, rotated[part]) if part in rotated else tensor
+        else:
+            weights[_NAMES.get(name, name)] = tensor
     return config, weights
 
 
