@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -132,6 +133,8 @@ DRAWN = {
     "mistral": head_dim,
     "mixtral": head_dim
     | {"num_local_experts": st.integers(2, 4), "num_experts_per_tok": st.integers(1, 2)},
+    "granite": {},
+    "smollm3": {"no_rope_layer_interval": st.integers(1, 4)},
     "qwen2": {"use_sliding_window": flag, "max_window_layers": st.integers(0, 4)},
     "qwen3": head_dim | {"use_sliding_window": flag},
     "qwen3_moe": moe
@@ -190,6 +193,8 @@ def test_an_empty_config_takes_the_defaults_of_transformers(model_type, tmp_path
     rope = getattr(hf, "rope_parameters", None)
     if rope:
         assert arch.rope_theta == rope.get("full_attention", rope)["rope_theta"]
+    unrotated = [not rotated for rotated in getattr(hf, "no_rope_layers", None) or []]
+    assert arch.unrotated_layers == tuple(np.flatnonzero(unrotated))
     # A window applies in the layers that layer_types names, in all where there are no types.
     window = getattr(hf, "sliding_window", None)
     kinds = getattr(hf, "layer_types", None) or ["sliding_attention"] * arch.n_layers

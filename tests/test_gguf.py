@@ -7,9 +7,10 @@ from dataclasses import replace
 import gguf as llama_cpp
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from firsttoken.checkpoint import read_checkpoint
 from firsttoken.gguf import hugging_face, read_gguf
@@ -18,8 +19,6 @@ from firsttoken.llama import Llama, load_model
 RNG = np.random.default_rng(0)
 SIZES = {"vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
 SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128}
-# Hugging Face's names and llama.cpp's, from llama.cpp's own table.
-NAMES = llama_cpp.get_tensor_name_map(llama_cpp.MODEL_ARCH.LLAMA, SIZES["num_hidden_layers"])
 KINDS = llama_cpp.GGMLQuantizationType
 
 
@@ -35,18 +34,22 @@ def llama(**config):
 def write(path, model, pack=lambda name, w: w, **changed):
     """Write a model as llama.cpp's converter does; `changed` replaces or drops metadata."""
     config = model.config
-    writer = llama_cpp.GGUFWriter(path, changed.pop("architecture", "llama"))
+    family = config.model_type
+    writer = llama_cpp.GGUFWriter(path, changed.pop("architecture", family))
     metadata = {
-        "llama.block_count": np.uint32(config.num_hidden_layers),
-        "llama.context_length": np.uint32(config.max_position_embeddings),
-        "llama.embedding_length": np.uint32(config.hidden_size),
-        "llama.feed_forward_length": np.uint32(config.intermediate_size),
-        "llama.attention.head_count": np.uint32(config.num_attention_heads),
-        "llama.attention.head_count_kv": np.uint32(config.num_key_value_heads),
-        "llama.attention.layer_norm_rms_epsilon": config.rms_norm_eps,
-        "llama.rope.freq_base": 10000.0,
+        f"{family}.block_count": np.uint32(config.num_hidden_layers),
+        f"{family}.context_length": np.uint32(config.max_position_embeddings),
+        f"{family}.embedding_length": np.uint32(config.hidden_size),
+        f"{family}.feed_forward_length": np.uint32(config.intermediate_size),
+        f"{family}.attention.head_count": np.uint32(config.num_attention_heads),
+        f"{family}.attention.head_count_kv": np.uint32(config.num_key_value_heads),
+        f"{family}.attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        f"{family}.rope.freq_base": config.rope_parameters["rope_theta"],
         "tokenizer.ggml.eos_token_id": np.uint32(7),
     }
+    # Hugging Face's names and llama.cpp's, from llama.cpp's own table.
+    number = next(n for n, name in llama_cpp.MODEL_ARCH_NAMES.items() if name == family)
+    names = llama_cpp.get_tensor_name_map(number, config.num_hidden_layers)
     for name, value in (metadata | changed).items():
         if isinstance(value, np.uint32):
             writer.add_uint32(name, int(value))
@@ -59,9 +62,9 @@ def write(path, model, pack=lambda name, w: w, **changed):
             continue
         w = w.numpy()
         for part, heads in (("q", config.num_attention_heads), ("k", config.num_key_value_heads)):
-            if f".{part}_proj." in name:
+            if f".{part}_proj." in name and not family.startswith("qwen"):
                 w = permuted(w, heads)
-        theirs = NAMES.get_name(name, try_suffixes=(".weight",))
+        theirs = names.get_name(name, try_suffixes=(".weight", ".bias"))
         packed = pack(theirs, w)
         kind = None if packed.dtype != np.uint8 else KINDS.Q8_0
         writer.add_tensor(theirs, packed, raw_dtype=kind)
@@ -137,6 +140,34 @@ def test_a_llama_says_the_same_from_both_kinds_of_file(tmp_path, tied):
     np.testing.assert_allclose(load_model(path, "torch")(tokens), expected, atol=1e-5)
 
 
+FAMILIES = {
+    "qwen2": ({"pad_token_id": 0}, {}),
+    "qwen3": ({"head_dim": 20}, {"qwen3.attention.key_length": np.uint32(20)}),
+    "smollm3": ({"num_hidden_layers": 4, "pad_token_id": 0}, {}),
+    "granite": (
+        {"embedding_multiplier": 12.0, "logits_scaling": 8.0}
+        | {"residual_multiplier": 0.25, "attention_multiplier": 0.5},
+        {"granite.embedding_scale": 12.0, "granite.logit_scale": 8.0}
+        | {"granite.residual_scale": 0.25, "granite.attention.scale": 0.5},
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_relatives_of_llama_say_the_same_from_both_kinds_of_file(tmp_path, family):
+    changes, metadata = FAMILIES[family]
+    config = AutoConfig.for_model(family, **SIZES | {"tie_word_embeddings": True} | changes)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for name, w in model.named_parameters():
+            w.copy_(torch.randn(w.shape) * 0.1 + ("norm" in name))
+    model.save_pretrained(tmp_path / "directory")
+    got = load_model(write(tmp_path / "tiny.gguf", model, **metadata))
+    tokens = RNG.integers(0, SIZES["vocab_size"], (2, 20))
+    np.testing.assert_array_equal(got(tokens), load_model(tmp_path / "directory")(tokens))
+    assert got.arch == read_checkpoint(tmp_path / "directory").arch.replace(name="tiny.gguf")
+
+
 def test_rows_of_queries_and_keys_left_as_llama_cpp_has_them_say_something_else(written):
     """The mistake to catch: it runs, and is wrong by little enough to look like rounding."""
     _, path = written
@@ -209,7 +240,7 @@ def test_what_fits_no_llama_keeps_its_name_and_is_refused(tmp_path):
     model = llama(tie_word_embeddings=True)
     path = write(tmp_path / "odd.gguf", model)
     read = read_gguf(path)
-    for name in ("blk.0", "blk.0.attn_q.bias", "rope_freqs.weight", "blk.x.attn_q.weight"):
+    for name in ("blk.0", "blk.0.attn_k.gain", "rope_freqs.weight", "blk.x.attn_q.weight"):
         tensors = dict(read.tensors) | {name: read.tensors["output_norm.weight"]}
         weights = hugging_face(replace(read, tensors=tensors))[1]
         with pytest.raises(ValueError, match=f"1 unexpected tensors, first {re.escape(name)}"):
@@ -219,7 +250,7 @@ def test_what_fits_no_llama_keeps_its_name_and_is_refused(tmp_path):
 def test_what_is_no_llama_is_named(written, tmp_path, subtests):
     model, path = written
     for changed, message in [
-        ({"architecture": "gemma3"}, "general.architecture 'gemma3' in .*expected 'llama'"),
+        ({"architecture": "gemma3"}, "general.architecture 'gemma3' in .*one of llama"),
         ({"llama.rope.scaling.type": "yarn"}, "llama.rope.scaling.type 'yarn'"),
         ({"llama.block_count": None}, "llama.block_count in .* is None, expected int"),
         ({"llama.block_count": 2.5}, "llama.block_count in .* is 2.5, expected int"),

@@ -1,5 +1,6 @@
 """The Llama in both backends against transformers, against itself, and against plausible bugs."""
 
+import json
 from itertools import product
 
 import numpy as np
@@ -8,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from firsttoken import llama
-from firsttoken.checkpoint import read_checkpoint
+from firsttoken.checkpoint import read_checkpoint, weight_shapes
 from firsttoken.llama import Llama, load_model
 from firsttoken.paths import data_path
 
@@ -38,17 +39,17 @@ RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(0, SIZES["vocab_size"], size=(2, 40))
 
 
-def save_reference(directory, model_class=LlamaForCausalLM, shard="1GB", dtype=None, **changes):
+def save_reference(directory, family="llama", shard="1GB", dtype=None, **changes):
     """Save a random transformers model whose logits are of the size of a trained one's."""
-    config_class = MistralConfig if model_class is MistralForCausalLM else LlamaConfig
     torch.manual_seed(0)
-    model = model_class(config_class(**SIZES | changes)).eval()
+    config = AutoConfig.for_model(family, **SIZES | changes)
+    model = AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             spread = 0.3 if "norm" in name else weight.shape[-1] ** -0.5
             weight.copy_(torch.randn(weight.shape) * spread + ("norm" in name))
     model.to(dtype or torch.float32).save_pretrained(directory, max_shard_size=shard)
-    return model_class.from_pretrained(directory, dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
 
 
 def reference_logits(model, tokens=TOKENS, start=0):
@@ -96,6 +97,19 @@ VARIANTS = {
     "fp16": {"dtype": torch.float16},
     "sharded": {"shard": "40KB"},
     "eps": {"rms_norm_eps": 0.1},
+    "qwen2": {"family": "qwen2", "pad_token_id": 0},
+    "qwen2, windows": {"family": "qwen2", "use_sliding_window": True, "sliding_window": 5}
+    | {"max_window_layers": 1},
+    "qwen3": {"family": "qwen3", "head_dim": 20, "tie_word_embeddings": True},
+    "smollm3": {"family": "smollm3", "no_rope_layer_interval": 2, "pad_token_id": 0},
+    "granite": {"family": "granite", "embedding_multiplier": 12.0, "logits_scaling": 0.8}
+    | {"residual_multiplier": 0.22, "attention_multiplier": 0.4},
+}
+# What makes a family another one than Llama, and would be noticed if it were left out.
+LEFT_OUT = {
+    "qwen2": {"qkv_bias": False},
+    "qwen3": {"qk_norm": False},
+    "smollm3": {"unrotated_layers": ()},
 }
 
 
@@ -110,8 +124,31 @@ def test_logits_equal_transformers(variant, tmp_path):
         np.testing.assert_allclose(in_chunks(got, TOKENS, [7, 1, 1, 30, 1]), expected, atol=ATOL)
 
 
+@pytest.mark.parametrize("family", LEFT_OUT)
+def test_what_a_family_adds_to_a_llama_matters(family, tmp_path):
+    expected = reference_logits(save_reference(tmp_path, **VARIANTS[family]))
+    c = read_checkpoint(tmp_path)
+    plain = c.arch.replace(**LEFT_OUT[family])
+    weights = {n: w for n, w in c.weights.items() if n in weight_shapes(plain)}
+    got = Llama(plain, weights, c.rope_theta, c.rope_scaling, c.norm_eps)
+    assert np.abs(got(TOKENS) - expected).max() > 0.1
+
+
+def test_granite_s_factors_are_in_its_weights(tmp_path):
+    """Tied, too, where one table is read twice; each factor by itself is noticed."""
+    factors = VARIANTS["granite"] | {"tie_word_embeddings": True}
+    expected = reference_logits(save_reference(tmp_path, **factors))
+    got = load_model(tmp_path)
+    np.testing.assert_allclose(got(TOKENS), expected, atol=ATOL)
+    file = tmp_path / "config.json"
+    config = json.loads(file.read_text())
+    for name in [name for name in factors if name.endswith(("multiplier", "scaling"))]:
+        file.write_text(json.dumps(config | {name: 2 * config[name]}))
+        assert np.abs(load_model(tmp_path)(TOKENS) - expected).max() > 0.1, name
+
+
 def test_a_window_equals_transformers(tmp_path):
-    expected = reference_logits(save_reference(tmp_path, MistralForCausalLM, sliding_window=5))
+    expected = reference_logits(save_reference(tmp_path, "mistral", sliding_window=5))
     for backend in BACKENDS:
         got = load_model(tmp_path, backend)
         np.testing.assert_allclose(logits(got, TOKENS), expected, atol=ATOL)

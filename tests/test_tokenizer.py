@@ -1,11 +1,15 @@
 """Every string survives; the tokens' bytes agree with the library that made them."""
 
 import json
+import random
 
+import gguf as llama_cpp
 import pytest
 import tokenizers
 from hypothesis import example, given
 from hypothesis import strategies as st
+from transformers import GPT2Tokenizer, Qwen2Tokenizer
+from transformers.convert_slow_tokenizer import TikTokenConverter, bytes_to_unicode
 
 from firsttoken.tokenizer import TextStream, Tokenizer, tokenizer
 
@@ -178,3 +182,91 @@ def test_a_tokenizer_says_whether_every_string_survives(tmp_path):
         library.save(str(tmp_path / "tokenizer.json"))
         tok = tokenizer(tmp_path / "tokenizer.json")
         assert tok.lossless == lossless == (tok.decode(tok.encode("e\u0301")) == "e\u0301")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Entries and merges of a small BPE of several scripts, as files list them."""
+    texts = [
+        *TEXTS,
+        "Don't 12345 WE'LL été e\u0301te\u0301 日本語 日本\r\n\n  2026-11-28 ²½ 🙂🙂 ",
+    ] * 3
+    whole = json.loads(train(tmp_path_factory.mktemp("bpe"), texts, 400).read_text("utf-8"))
+    return whole["model"]["vocab"], whole["model"]["merges"]
+
+
+def write_gguf(path, trained, cut):
+    vocabulary, merges = trained
+    writer = llama_cpp.GGUFWriter(path, "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(cut)
+    names = [*vocabulary, "<think>"]
+    kinds = [llama_cpp.TokenType.NORMAL] * len(vocabulary) + [llama_cpp.TokenType.USER_DEFINED]
+    kinds[vocabulary[END]] = llama_cpp.TokenType.CONTROL
+    writer.add_token_list(names)
+    writer.add_token_types(kinds)
+    writer.add_token_merges([" ".join(pair) for pair in merges])
+    writer.add_eos_token_id(vocabulary[END])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return path
+
+
+def of_transformers(trained, cut):
+    """The ids that transformers gives a text, for a vocabulary that is cut as this file says."""
+    vocabulary, merges = trained
+    pairs = [tuple(pair) for pair in merges]
+    if cut != "llama-bpe":
+        kind = Qwen2Tokenizer if cut == "qwen2" else GPT2Tokenizer
+        theirs = kind(dict(vocabulary), pairs)
+        return lambda text: theirs.encode(text, add_special_tokens=False)
+    byte_of = {c: b for b, c in bytes_to_unicode().items()}
+    plain = [name for name in vocabulary if name != END]
+    converter = TikTokenConverter()
+    converter.load_tiktoken_bpe = lambda _: {
+        bytes(byte_of[c] for c in name): vocabulary[name] for name in plain
+    }
+    theirs = converter.converted()
+    return lambda text: theirs.encode(text).ids
+
+
+@pytest.mark.parametrize("cut", ["gpt-2", "qwen2", "llama-bpe"])
+def test_ids_of_a_gguf_file_are_those_of_transformers(trained, tmp_path, cut):
+    ours = tokenizer(write_gguf(tmp_path / "words.gguf", trained, cut))
+    theirs, draw = of_transformers(trained, cut), random.Random(0)
+    pieces = [
+        "Don't",
+        " WE'LL",
+        "12345",
+        "6",
+        "\n\n",
+        " \n",
+        "  ",
+        "\t",
+        "été",
+        "e\u0301",
+        "日本語",
+    ]
+    pieces += ["²½", "🙂", "import", " os", "x_", "()", "\u0300", "\r\n", " ", "!?", "def"]
+    planes = [range(1, 0x80), range(0x80, 0x3000), range(0x10000, 0x20000)]
+    for i in range(1000):
+        whole = [draw.choice(pieces) if i % 2 else chr(draw.choice(draw.choice(planes)))
+                 for _ in range(20)]  # fmt: skip
+        text = "".join(whole)
+        ids = ours.encode(text)
+        assert ids == theirs(text), repr(text)
+        assert cut == "qwen2" or ours.decode(ids) == text
+    assert ours.lossless == (cut != "qwen2")  # whose normaliser joins e and its accent
+    assert ours.decode(ours.encode(f"a{END}<think>")) == f"a{END}<think>"
+    assert len(ours.encode("<think>")) == 1 and len(ours.encode(END)) > 1
+
+
+def test_files_are_cut_in_different_ways(trained, tmp_path):
+    found = set()
+    for cut in ("gpt-2", "smollm", "qwen2", "llama-bpe"):
+        file = write_gguf(tmp_path / f"{cut}.gguf", trained, cut)
+        found.add(tuple(tokenizer(file).encode("12345 e\u0301")))
+    assert len(found) == 4
+    with pytest.raises(ValueError, match=r"tokenizer.ggml.pre 'bloom' in .*one of 'gpt-2'"):
+        tokenizer(write_gguf(tmp_path / "other.gguf", trained, "bloom"))

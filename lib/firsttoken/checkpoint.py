@@ -1,4 +1,4 @@
-"""Read a model's sizes and weights: a directory in Hugging Face's Llama format, or a GGUF file."""
+"""Read a model's sizes and weights: a directory in Hugging Face's format, or a GGUF file."""
 
 import json
 import math
@@ -12,11 +12,13 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from firsttoken.architectures import Architecture, from_hf_config
-from firsttoken.gguf import hugging_face, read_gguf
+from firsttoken.gguf import Scaled, hugging_face, read_gguf
 
 Array = np.ndarray
 
 _DTYPES = ("F64", "F32", "F16", "BF16")
+# Llamas, but for what `Architecture` names and Granite's factors.
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "granite")
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,11 @@ class Checkpoint:
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """Read config.json, generation_config.json and the safetensors of a Llama or Mistral.
+    """Read config.json, generation_config.json and the safetensors of a Llama or a near relative.
 
-    Weights may be float32, float16 or bfloat16, in one file or in shards with an index. A path
-    to a file is read as GGUF, with what `read_gguf` reads.
+    Those are Mistral, Qwen2, Qwen3, SmolLM3 and Granite, the dense ones of each. Weights may be
+    float32, float16 or bfloat16, in one file or in shards with an index. A path to a file is read
+    as GGUF, with what `read_gguf` reads. Granite's four factors are multiplied into its weights.
 
     Raises: ValueError that names the file or tensor: missing, unreadable, or of another kind.
     """
@@ -52,16 +55,19 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     else:
         config = _read_json(path / "config.json")
     model_type, activation = config.get("model_type"), config.get("hidden_act", "silu")
-    if model_type not in ("llama", "mistral"):
-        raise ValueError(f"model_type {model_type!r} in {path}: expected llama or mistral")
+    if model_type not in FAMILIES:
+        raise ValueError(
+            f"model_type {model_type!r} in {path}: expected one of {', '.join(FAMILIES)}"
+        )
     if activation != "silu":
         raise ValueError(f"hidden_act {activation!r} in {path}: expected silu")
     arch = from_hf_config(config).replace(name=path.resolve().name)
     if arch.rope_theta is None:
         raise ValueError(f"rope_theta None in {path}: expected a number")
+    weights = _read_weights(path) if weights is None else weights
     return Checkpoint(
         arch=arch,
-        weights=_read_weights(path) if weights is None else weights,
+        weights=_without_factors(config, arch, weights) if model_type == "granite" else weights,
         rope_theta=arch.rope_theta,
         rope_scaling=arch.rope_scaling,
         norm_eps=config.get("rms_norm_eps", 1e-6),  # the default of transformers
@@ -86,6 +92,33 @@ def _end_ids(directory: Path) -> tuple[int, ...]:
         if eos is not None and eos != []:
             return tuple(eos) if isinstance(eos, list) else (eos,)
     return ()
+
+
+def _without_factors(
+    config: Mapping[str, Any], arch: Architecture, weights: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return Granite's weights, times the four factors that its passes multiply with.
+
+    The rest of a pass is a Llama's then. Attention's scale goes into the queries, which have 1 / √H
+    of their own; that of the logits into the last norm, where a tied embedding brings its factor.
+
+    Source: transformers 5.23, models/granite/modeling_granite.py
+    """
+    embedding = config.get("embedding_multiplier", 1.0)
+    residual = config.get("residual_multiplier", 1.0)
+    of_head = embedding if arch.tied_embeddings else 1.0
+    factors = {
+        "embed_tokens.weight": embedding,
+        "lm_head.weight": of_head,
+        "model.norm.weight": 1 / (config.get("logits_scaling", 1.0) * of_head),
+        "q_proj.weight": config.get("attention_multiplier", 1.0) * math.sqrt(arch.head_dim),
+        "o_proj.weight": residual,
+        "down_proj.weight": residual,
+    }
+    return {
+        name: next((Scaled(w, f) for end, f in factors.items() if name.endswith(end)), w)
+        for name, w in weights.items()
+    }
 
 
 def read_safetensors(file: str | Path) -> dict[str, Array]:
@@ -124,9 +157,14 @@ def weight_shapes(arch: Architecture) -> dict[str, tuple[int, ...]]:
         "mlp.up_proj": (f, d),
         "mlp.down_proj": (d, f),
     }
+    if arch.qk_norm:
+        block |= {"self_attn.q_norm": (arch.head_dim,), "self_attn.k_norm": (arch.head_dim,)}
+    biases = {"q": (query,), "k": (key,), "v": (key,)} if arch.qkv_bias else {}
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (arch.vocab_size, d)}
     for layer in range(arch.n_layers):
-        shapes |= {f"model.layers.{layer}.{name}.weight": s for name, s in block.items()}
+        prefix = f"model.layers.{layer}."
+        shapes |= {f"{prefix}{name}.weight": s for name, s in block.items()}
+        shapes |= {f"{prefix}self_attn.{x}_proj.bias": s for x, s in biases.items()}
     shapes["model.norm.weight"] = (d,)
     if not arch.tied_embeddings:
         shapes["lm_head.weight"] = (arch.vocab_size, d)
@@ -134,7 +172,7 @@ def weight_shapes(arch: Architecture) -> dict[str, tuple[int, ...]]:
     if arch.n_params != n_params:
         raise ValueError(
             f"arch {arch.name!r} has {arch.n_params} parameters, a Llama of its sizes {n_params}: "
-            "biases, experts and other additions are not supported"
+            "experts, other biases and other additions are not supported"
         )
     return shapes
 

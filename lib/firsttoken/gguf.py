@@ -36,12 +36,16 @@ _BLOCK_NAMES = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
     "attn_output": "self_attn.o_proj",
     "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+# Which families are read, and whether llama.cpp has put the rows of queries and keys in its order.
+_REORDERED = {"llama": True, "granite": True, "smollm3": True, "qwen2": False, "qwen3": False}
 
 
 @dataclass(frozen=True)
@@ -123,40 +127,49 @@ def hugging_face(file: GgufFile) -> tuple[dict[str, Any], dict[str, Any]]:
     Raises: ValueError for another family, and for what is missing or of another kind.
     """
     family = file.value("general.architecture", str)
-    if family != "llama":
-        raise ValueError(f"general.architecture {family!r} in {file.path}: expected 'llama'")
-    if (scaling := file.metadata.get("llama.rope.scaling.type", "none")) != "none":
-        raise ValueError(f"llama.rope.scaling.type {scaling!r} in {file.path}: expected 'none'")
+    if family not in _REORDERED:
+        known = ", ".join(_REORDERED)
+        raise ValueError(f"general.architecture {family!r} in {file.path}: expected one of {known}")
+    scaling = file.metadata.get(f"{family}.rope.scaling.type", "none")
+    if scaling != "none":
+        raise ValueError(f"{family}.rope.scaling.type {scaling!r} in {file.path}: expected 'none'")
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         found = "none" if embedding is None else f"one of shape {embedding.shape}"
         raise ValueError(f"token_embd.weight in {file.path}: expected (V, D), found {found}")
-    n_heads = file.value("llama.attention.head_count", int)
-    n_kv_heads = file.value("llama.attention.head_count_kv", int, n_heads)
+    n_heads = file.value(f"{family}.attention.head_count", int)
+    n_kv_heads = file.value(f"{family}.attention.head_count_kv", int, n_heads)
     ends = (file.metadata.get(f"tokenizer.ggml.{which}_token_id") for which in ("eos", "eot"))
     config: dict[str, Any] = {
-        "model_type": "llama",
-        "num_hidden_layers": file.value("llama.block_count", int),
-        "hidden_size": file.value("llama.embedding_length", int),
-        "intermediate_size": file.value("llama.feed_forward_length", int),
+        "model_type": family,
+        "num_hidden_layers": file.value(f"{family}.block_count", int),
+        "hidden_size": file.value(f"{family}.embedding_length", int),
+        "intermediate_size": file.value(f"{family}.feed_forward_length", int),
         "num_attention_heads": n_heads,
         "num_key_value_heads": n_kv_heads,
         "vocab_size": embedding.shape[0],
-        "max_position_embeddings": file.value("llama.context_length", int),
-        "rope_theta": file.value("llama.rope.freq_base", float, 10_000.0),
-        "rms_norm_eps": file.value("llama.attention.layer_norm_rms_epsilon", float),
+        "max_position_embeddings": file.value(f"{family}.context_length", int),
+        "rope_theta": file.value(f"{family}.rope.freq_base", float, 10_000.0),
+        "rms_norm_eps": file.value(f"{family}.attention.layer_norm_rms_epsilon", float),
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "eos_token_id": [end for end in dict.fromkeys(ends) if end is not None],
     }
-    if "llama.attention.key_length" in file.metadata:
-        config["head_dim"] = file.value("llama.attention.key_length", int)
-    rotated = {"attn_q": n_heads, "attn_k": n_kv_heads}
+    if f"{family}.attention.key_length" in file.metadata:
+        config["head_dim"] = file.value(f"{family}.attention.key_length", int)
+    if family == "granite":
+        config |= {
+            "embedding_multiplier": file.value("granite.embedding_scale", float, 1.0),
+            "residual_multiplier": file.value("granite.residual_scale", float, 1.0),
+            "logits_scaling": file.value("granite.logit_scale", float, 1.0),
+            "attention_multiplier": file.value("granite.attention.scale", float),
+        }
+    rotated = {"attn_q": n_heads, "attn_k": n_kv_heads} if _REORDERED[family] else {}
     weights: dict[str, Any] = {}
     for name, tensor in file.tensors.items():
-        within = re.fullmatch(r"blk\.(\d+)\.(\w+)\.weight", name)
+        within = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name)
         if within and within[2] in _BLOCK_NAMES:
-            layer, part = within.groups()
-            known = f"model.layers.{layer}.{_BLOCK_NAMES[part]}.weight"
+            layer, part, kind = within.groups()
+            known = f"model.layers.{layer}.{_BLOCK_NAMES[part]}.{kind}"
             weights[known] = _Reordered(tensor, rotated[part]) if part in rotated else tensor
         else:
             weights[_NAMES.get(name, name)] = tensor
@@ -183,6 +196,21 @@ class _Reordered:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         pairs = np.asarray(self.tensor).reshape(self.n_heads, -1, 2, self.shape[-1])
         return pairs.swapaxes(1, 2).reshape(self.shape).astype(dtype or np.float32, copy=False)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A tensor that is multiplied with a factor when it is unpacked."""
+
+    tensor: Any
+    factor: float
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return np.shape(self.tensor)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self.tensor, dtype=dtype or np.float32) * np.float32(self.factor)
 
 
 class _Damaged(Exception):

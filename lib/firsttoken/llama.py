@@ -28,7 +28,9 @@ class Llama:
 
     Computes in float32. With a cache, `tokens` continue what the cache holds, and their keys
     and values are added to it; the logits are those of one pass over the whole text.
-    A layer with a window (Mistral) sees that many positions, itself included.
+    A layer with a window (Mistral) sees that many positions, itself included. Biases of queries,
+    keys and values (Qwen2), their norms (Qwen3) and layers without rotation (SmolLM3) are those
+    that `arch` names.
 
     `weights` maps Hugging Face's names to arrays (out, in), as checkpoints store them.
     `n_threads` is how many threads a pass may take; None means NumPy's own choice.
@@ -71,6 +73,8 @@ class Llama:
                 _Block(
                     attention_norm=vector(prefix + "input_layernorm.weight"),
                     qkv=matrix(q, k, v),
+                    qkv_bias=self._bias(weights, prefix),
+                    qk_norm=self._qk_norm(weights, prefix),
                     out=matrix(o),
                     mlp_norm=vector(prefix + "post_attention_layernorm.weight"),
                     gate_up=matrix(gate, up),
@@ -83,6 +87,21 @@ class Llama:
         self.unembedding = matrix(
             "model.embed_tokens.weight" if tied else "lm_head.weight"
         )  # [D, V]
+
+    def _bias(self, weights: Mapping[str, Array], prefix: str) -> Array | None:
+        """Return what Qwen2 adds to queries, keys and values: [(N + 2K)·H]."""
+        if not self.arch.qkv_bias:
+            return None
+        names = (f"{prefix}self_attn.{x}_proj.bias" for x in "qkv")
+        return np.concatenate([np.asarray(weights[n], dtype=np.float32) for n in names])
+
+    def _qk_norm(self, weights: Mapping[str, Array], prefix: str) -> Array | None:
+        """Return the factors of Qwen3's norm of each query and key: [N + K, 1, H]."""
+        if not self.arch.qk_norm:
+            return None
+        of_q, of_k = (np.asarray(weights[f"{prefix}self_attn.{x}_norm.weight"]) for x in "qk")
+        each = [of_q] * self.arch.n_heads + [of_k] * self.arch.n_kv_heads
+        return np.array(each, dtype=np.float32)[:, None]
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> "Llama":
@@ -195,9 +214,16 @@ class Llama:
         """Let each token read from those before it: [B, T, D] to [B, T, D]."""
         arch, block = self.arch, self.blocks[layer]
         n, n_rotated = arch.n_heads, arch.n_heads + arch.n_kv_heads
-        heads = (h @ block.qkv).reshape(*h.shape[:2], -1, arch.head_dim).swapaxes(1, 2)
-        qk = rotate(heads[:, :n_rotated], *rotation)
-        q, k, v = qk[:, :n], qk[:, n:], heads[:, n_rotated:]  # [B, N, T, H], [B, K, T, H] twice
+        qkv = h @ block.qkv
+        if block.qkv_bias is not None:
+            qkv = qkv + block.qkv_bias
+        heads = qkv.reshape(*h.shape[:2], -1, arch.head_dim).swapaxes(1, 2)
+        qk, v = heads[:, :n_rotated], heads[:, n_rotated:]
+        if block.qk_norm is not None:
+            qk = rms_norm(qk, block.qk_norm, self.norm_eps)
+        if layer not in arch.unrotated_layers:
+            qk = rotate(qk, *rotation)
+        q, k = qk[:, :n], qk[:, n:]  # [B, N, T, H], [B, K, T, H]
         mixed = mix(layer, q, k, v)  # [B, N, T, H]
         return mixed.swapaxes(1, 2).reshape(*h.shape[:2], -1) @ block.out
 
@@ -246,7 +272,8 @@ def load_model(
     """Load the shipped "target" or "draft", "smollm2", or any Llama: a directory or a GGUF file.
 
     "smollm2" is SmolLM2-135M-Instruct, a real model for chats, once it is installed. A directory is
-    in Hugging Face's format; `read_checkpoint` says what is read.
+    in Hugging Face's format; `read_checkpoint` says what is read: Llama, Mistral, Qwen2, Qwen3,
+    SmolLM3 and Granite.
 
     `n_threads` is how many threads a pass may take. One is as fast for models as small as the
     shipped pair, and much faster beside other programs; for a large checkpoint give more, or None
@@ -327,6 +354,8 @@ class _Block:
 
     attention_norm: Array  # [D]
     qkv: _Matrix  # [D, (N + 2K)·H]
+    qkv_bias: Array | None  # [(N + 2K)·H]
+    qk_norm: Array | None  # [N + K, 1, H]
     out: _Matrix  # [N·H, D]
     mlp_norm: Array  # [D]
     gate_up: _Matrix  # [D, 2F]

@@ -94,20 +94,29 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class _Attention(nn.Module):
-    def __init__(self, arch: Architecture):
+    def __init__(self, arch: Architecture, norm_eps: float):
         super().__init__()
         self.head_dim = arch.head_dim
         width, kv_width = arch.n_heads * arch.head_dim, arch.n_kv_heads * arch.head_dim
-        self.q_proj = nn.Linear(arch.d_model, width, bias=False)
-        self.k_proj = nn.Linear(arch.d_model, kv_width, bias=False)
-        self.v_proj = nn.Linear(arch.d_model, kv_width, bias=False)
+        self.unrotated = frozenset(arch.unrotated_layers)
+        self.q_proj = nn.Linear(arch.d_model, width, bias=arch.qkv_bias)
+        self.k_proj = nn.Linear(arch.d_model, kv_width, bias=arch.qkv_bias)
+        self.v_proj = nn.Linear(arch.d_model, kv_width, bias=arch.qkv_bias)
         self.o_proj = nn.Linear(width, arch.d_model, bias=False)
+        if arch.qk_norm:
+            self.q_norm = nn.RMSNorm(arch.head_dim, eps=norm_eps)
+            self.k_norm = nn.RMSNorm(arch.head_dim, eps=norm_eps)
+        self.has_norms = arch.qk_norm
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mix: Mix, layer: int) -> Tensor:
         b, t, _ = x.shape
         heads = (b, t, -1, self.head_dim)
-        q = _rotate(self.q_proj(x).view(heads).transpose(1, 2), cos, sin)  # (B, N, T, H)
-        k = _rotate(self.k_proj(x).view(heads).transpose(1, 2), cos, sin)  # (B, K, T, H)
+        q = self.q_proj(x).view(heads).transpose(1, 2)  # (B, N, T, H)
+        k = self.k_proj(x).view(heads).transpose(1, 2)  # (B, K, T, H)
+        if self.has_norms:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if layer not in self.unrotated:
+            q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
         v = self.v_proj(x).view(heads).transpose(1, 2)
         return self.o_proj(mix(layer, q, k, v).transpose(1, 2).reshape(b, t, -1))
 
@@ -129,7 +138,7 @@ class _Block(nn.Module):
     def __init__(self, arch: Architecture, norm_eps: float):
         super().__init__()
         self.input_layernorm = nn.RMSNorm(arch.d_model, eps=norm_eps)
-        self.self_attn = _Attention(arch)
+        self.self_attn = _Attention(arch, norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(arch.d_model, eps=norm_eps)
         self.mlp = MLP(arch)
 

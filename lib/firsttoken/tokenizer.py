@@ -13,13 +13,31 @@ from firsttoken.paths import data_path, smollm2_path
 
 # What a text is cut into before pairs are merged, under llama.cpp's names.
 _BYTES = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+_SINGLE_DIGITS = [tokenizers.pre_tokenizers.Digits(individual_digits=True), _BYTES]
+
+
+def _by(numbers: str) -> list:
+    """Cut by a pattern of GPT-4's kind, which differ in how long a run of digits may be."""
+    pattern = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+        + numbers
+        + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    as_bytes = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return [tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated"), as_bytes]
+
+
 _CUTS: dict[str, list] = {
     "gpt-2": [_BYTES],
-    "smollm": [tokenizers.pre_tokenizers.Digits(individual_digits=True), _BYTES],
+    "smollm": _SINGLE_DIGITS,
+    "refact": _SINGLE_DIGITS,  # Granite 3
+    "qwen2": _by(r"\p{N}"),
+    "llama-bpe": _by(r"\p{N}{1,3}"),
 }
 # The bytes that UTF-8 uses: none says C0, C1 or F5 and above.
 _BYTES_OF_TEXT = {*range(0xC0), *range(0xC2, 0xF5)}
-_CONTROL = 3  # llama.cpp's number for a token that is a mark
+# llama.cpp's numbers for a token that is a mark, and for a piece of text that is never cut.
+_CONTROL, _ADDED = 3, 4
 
 
 class Tokenizer:
@@ -176,8 +194,8 @@ class TextStream:
 def tokenizer(path: str | Path | None = None) -> Tokenizer:
     """Load the shipped tokenizer, "smollm2"'s, or that of a tokenizer.json, directory or GGUF file.
 
-    It must be byte-level BPE. Of a GGUF file's ways to cut a text, those of GPT-2 and SmolLM2 are
-    known.
+    It must be byte-level BPE. Of a GGUF file's ways to cut a text, those of GPT-2, SmolLM2, Granite
+    3, Qwen 2 to 3 and Llama 3 are known.
 
     Raises: ValueError that names the file: missing, unreadable, or of another kind.
     """
@@ -205,9 +223,11 @@ def _from_json(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
 def _from_gguf(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
     """Read a GGUF file's tokenizer, and what tokenizer_config.json would say of it."""
     file = read_gguf(path)
-    kind = file.value("tokenizer.ggml.model", str)
-    if kind != "gpt2":
-        raise ValueError(f"tokenizer.ggml.model {kind!r} in {path}: expected 'gpt2', which is BPE")
+    model_kind = file.value("tokenizer.ggml.model", str)
+    if model_kind != "gpt2":
+        raise ValueError(
+            f"tokenizer.ggml.model {model_kind!r} in {path}: expected 'gpt2', which is BPE"
+        )
     cut = file.value("tokenizer.ggml.pre", str)
     if cut not in _CUTS:
         known = ", ".join(map(repr, _CUTS))
@@ -216,13 +236,18 @@ def _from_gguf(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
     kinds = file.value("tokenizer.ggml.token_type", list)
     pairs = [tuple(pair.split(" ")) for pair in file.value("tokenizer.ggml.merges", list)]
     try:
-        model = tokenizers.models.BPE({name: i for i, name in enumerate(names)}, pairs)
+        vocabulary = {name: i for i, name in enumerate(names)}
+        # Llama 3 has words that no merges lead to.
+        model = tokenizers.models.BPE(vocabulary, pairs, ignore_merges=cut == "llama-bpe")
     except Exception as error:  # the library raises nothing more precise
         raise ValueError(f"{path} holds no tokenizer: {error}") from None
     library = tokenizers.Tokenizer(model)
     library.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(_CUTS[cut])
-    marks = [name for name, kind in zip(names, kinds, strict=True) if kind == _CONTROL]
-    library.add_special_tokens([tokenizers.AddedToken(mark, normalized=False) for mark in marks])
+    if cut == "qwen2":
+        library.normalizer = tokenizers.normalizers.NFC()
+    for number, add in ((_CONTROL, library.add_special_tokens), (_ADDED, library.add_tokens)):
+        of_kind = [name for name, kind in zip(names, kinds, strict=True) if kind == number]
+        add([tokenizers.AddedToken(name, normalized=False) for name in of_kind])
     config: dict[str, Any] = {
         f"{which}_token": names[file.value(f"tokenizer.ggml.{which}_token_id", int)]
         for which in ("bos", "eos")

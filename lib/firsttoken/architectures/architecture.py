@@ -20,6 +20,8 @@ class Architecture:
     `qkv_bias`, `out_bias`, `mlp_bias`, `expert_bias` (router included) and `head_bias` say which
     matrices carry a bias; `sink_logits` adds one learned logit per head and layer.
 
+    Positions: layers in `unrotated_layers` (NoPE) turn neither queries nor keys.
+
     Windows: a layer in `local_layers` attends to its last `window` tokens. None means all layers.
 
     Shared caches: layer i reads the keys and values of layer `kv_source[i]`. None: its own.
@@ -78,6 +80,7 @@ class Architecture:
     q_latent_dim: int | None = None
     rope_theta: float | None = None
     rope_scaling: Mapping[str, Any] | None = field(default=None, hash=False)
+    unrotated_layers: tuple[int, ...] = ()
     source: str = ""
 
     def __post_init__(self) -> None:

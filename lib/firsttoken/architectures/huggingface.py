@@ -47,7 +47,7 @@ def from_hf_config(config: str | Path | Mapping[str, Any]) -> Architecture:
             f"got {values['num_hidden_layers']}"
         )
     # What a config says of biases counts only where the family's code asks for it.
-    values["mlp_bias"] &= model_type in ("llama", "deepseek_v2")
+    values["mlp_bias"] &= model_type in ("llama", "deepseek_v2", "granite", "smollm3")
     values["attention_bias"] &= model_type not in ("mistral", "mixtral", "phi3")
     fields = _common_fields(values) | _windows(values)
     if model_type in ("gpt2", "gptj"):
@@ -60,6 +60,8 @@ def from_hf_config(config: str | Path | Mapping[str, Any]) -> Architecture:
         fields |= {"qkv_bias": True, "out_bias": False}
     if model_type == "gpt_oss":
         fields |= {"expert_bias": True, "sink_logits": True}
+    if model_type == "smollm3":
+        fields["unrotated_layers"] = _unrotated(values)
     fields["qk_norm"] = model_type in ("qwen3", "qwen3_moe", "gemma3_text")
     if model_type in ("gemma2", "gemma3_text"):
         fields["norms_per_layer"] = 4
@@ -129,6 +131,16 @@ def _windows(values: dict[str, Any]) -> dict[str, Any]:
     else:
         return {"window": window}
     return {"window": window, "local_layers": tuple(local)} if local else {}
+
+
+def _unrotated(values: dict[str, Any]) -> tuple[int, ...]:
+    """Return the layers of a SmolLM3 without RoPE: each fourth one unless it says otherwise."""
+    rotated = _expect(values, "no_rope_layers", Sequence)  # 0 for a layer without
+    every = _expect(values, "no_rope_layer_interval", int, at_least=1)
+    layers = range(values["num_hidden_layers"])
+    if rotated is None:
+        return tuple(i for i in layers if every and (i + 1) % every == 0)
+    return tuple(i for i in layers if i < len(rotated) and not rotated[i])
 
 
 def _gpt_fields(values: dict[str, Any]) -> dict[str, Any]:
@@ -303,6 +315,21 @@ _HF_DEFAULTS = MappingProxyType(
         },
         "qwen2": _QWEN2,
         "qwen3": _QWEN2 | {"head_dim": 128},
+        "granite": _LLAMA,
+        "smollm3": _LLAMA
+        | {
+            "vocab_size": 128256,
+            "hidden_size": 2048,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 4,
+            "max_position_embeddings": 32768,
+            "use_sliding_window": False,
+            "rope_theta": 2e6,
+            "tie_word_embeddings": True,
+            "no_rope_layers": None,
+            "no_rope_layer_interval": 4,
+        },
         "qwen3_moe": _QWEN2
         | {
             "hidden_size": 2048,
