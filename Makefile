@@ -90,7 +90,7 @@ else ifneq ($(CHAPTER),)
 	@$(PY) -m pytest $(WORKERS) tests/proof -k $(notdir $(CHOSEN:.ipynb=))
 else
 	@$(MAKE) --no-print-directory book
-	@$(PY) -m pytest $(WORKERS) tests/proof --ignore=tests/proof/alone; others=$$?; \
+	@FIRSTTOKEN_THOROUGH=1 $(PY) -m pytest $(WORKERS) tests/proof --ignore=tests/proof/alone; others=$$?; \
 	$(PY) -m pytest tests/proof/alone && exit $$others
 endif
 

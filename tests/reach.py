@@ -94,6 +94,37 @@ def cells_to_run(
     return sorted(run)
 
 
+def without_slow(
+    sources: Sequence[str], edits: Mapping[int, str], chosen: Sequence[int], slow: Collection[int]
+) -> list[int]:
+    """Return `chosen` without slow cells, and without those that read what such a cell binds.
+
+    An edited cell stays.
+    """
+    held: dict[str, set[Statement]] = {}
+    missing, kept = set[str](), []
+    for index, source in enumerate(sources):
+        try:
+            statements = _statements(edits.get(index, source))
+        except SyntaxError:  # a magic, for one, may read anything
+            kept += [index] if index in chosen and not missing else []
+            continue
+        reads, binds, surely = set[str](), set[str](), set[str]()
+        for statement in statements:
+            _hold(statement, held, set())
+            reads |= _effects(statement, held, set())[0] - surely
+            binds |= statement.binds | statement.changes
+            surely |= statement.surely
+        if index not in chosen:
+            continue
+        if index in edits or (index not in slow and not reads & missing):
+            kept.append(index)
+            missing -= surely
+        else:
+            missing |= binds
+    return kept
+
+
 def cells_needed(sources: Sequence[str], wanted: Collection[int]) -> list[int]:
     """Return the cells that must have run for the wanted ones to run, and these themselves.
 

@@ -26,6 +26,31 @@ def repaired_loss(model, tokens):
     p = softmax(model([tokens])[0].astype(float))
     return -np.log(p[np.arange(len(tokens) - 1), tokens[:-1]]).mean()
 
+#: 01_generate 5 failed You take marks out once
+def encode_chat(messages):
+    encoded = []
+    for role, text in messages:
+        for mark in MARKS:
+            text = text.replace(mark, "")
+        encoded += [MARKS[f"<{role}>"], *tok.encode(text)]
+    return encoded
+
+#: 01_generate 5 failed What a message says is text, and stays as it is
+def encode_chat(messages):
+    whole = "".join(f"<{role}>" + text.replace("<", "< ") for role, text in messages)
+    parts = re.split("(<system>|<user>)", whole)
+    return [i for part in parts for i in ([MARKS[part]] if part in MARKS else tok.encode(part))]
+
+#: 01_generate 5 passed
+def encode_chat(messages):
+    guarded = [(role, text.replace("<", "<\ufdd0")) for role, text in messages]
+    whole = "".join(f"<{role}>{text}" for role, text in guarded)
+    encoded = []
+    for part in re.split("(<system>|<user>)", whole):
+        text = part.replace("\ufdd0", "")
+        encoded += [MARKS[part]] if part in MARKS else tok.encode(text)
+    return encoded
+
 #: 02_metrics 3 failed That mends the index -1 only.
 def percentile_test(implementation):
     assert implementation([30, 10, 20], 50) == 20

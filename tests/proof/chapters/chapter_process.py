@@ -28,12 +28,12 @@ from traitlets.config import Config
 
 from firsttoken.llama import Llama
 from firsttoken.tokenizer import Tokenizer
-from reach import cells_to_run
+from reach import cells_to_run, without_slow
 
 # No call changes such a value: a model and a tokenizer keep nothing of what went through them.
 CONSTANT = (ModuleType, type, FunctionType, str, bytes, int, float, NoneType, Llama, Tokenizer)
 CLAIMS = "FIRSTTOKEN_CLAIMS"
-TWICE_BELOW_S = 2.0
+SLOW_S = 2.0
 
 
 class Reader:
@@ -70,7 +70,7 @@ class Reader:
         """Do as `run`, and again, as readers do; but what takes long mostly measures."""
         start_s = processor_s()
         value = self.run(cell, source)
-        return self.run(cell, source) if processor_s() - start_s < TWICE_BELOW_S else value
+        return self.run(cell, source) if processor_s() - start_s < SLOW_S else value
 
     def constants(self) -> set[str]:
         """Return the names whose values no call can change."""
@@ -129,6 +129,7 @@ def main(request: dict) -> dict:
     reader, steps, heard = Reader(request["cell_timeout_s"]), request["steps"], {}
     report: dict[str, Any] = {"verdicts": [], "answered": [], "complaints": []}
     waiting: list[tuple[str, Fork]] = []
+    thorough, slow = request["thorough"], list[int]()
 
     def branch(what: str, task: Callable[[], Any]) -> Any:
         return joined(what, Fork(lambda _: task()), None)
@@ -141,16 +142,19 @@ def main(request: dict) -> dict:
     def check(step: dict) -> Any:
         return heard_from(reader.run(step["cell"], step["source"]))
 
-    def edited(edits: dict[int, str], always_constant: Sequence[str]) -> None:
+    def edited(edits: dict[int, str], found: dict, all_of_them: bool = True) -> None:
         reader.figures.clear()
         sources = [step["source"] for step in steps]
-        for index in cells_to_run(sources, edits, reader.constants(), always_constant):
+        chosen = cells_to_run(sources, edits, reader.constants(), found["always_constant"])
+        if not all_of_them:
+            chosen = without_slow(sources, edits, chosen, found["slow"])
+        for index in chosen:
             reader.run(steps[index]["cell"], edits.get(index, sources[index]))
         reader.move_sliders(everywhere=False)
 
-    def invited(edits: dict[int, str], always_constant: Sequence[str]) -> None:
+    def invited(edits: dict[int, str], found: dict) -> None:
         os.environ.pop(CLAIMS, None)
-        edited(edits, always_constant)
+        edited(edits, found, thorough)
 
     def answered(step: dict, answer: str) -> Any:
         reader.run("answer", answer)
@@ -167,13 +171,15 @@ def main(request: dict) -> dict:
         for index, step in enumerate(steps):
             if step["further"] and not apart:
                 apart = True
-                fork = Fork(lambda always: edited(left_out, always))
+                fork = Fork(lambda found: edited(left_out, found))
                 waiting.append(("without the further parts", fork))
             for what, at, source in tries:
                 if at == index:
                     edit = {at: source}
-                    waiting.append((what, Fork(lambda always, edit=edit: invited(edit, always))))
-            value = reader.run_twice(step["cell"], step["source"])
+                    waiting.append((what, Fork(lambda found, edit=edit: invited(edit, found))))
+            start_s, run = processor_s(), reader.run_twice if thorough else reader.run
+            value = run(step["cell"], step["source"])
+            slow += [index] if processor_s() - start_s > SLOW_S else []
             number = step["exercise"]
             if step["part"] == "check":
                 heard[number] = step, heard_from(value)
@@ -190,7 +196,7 @@ def main(request: dict) -> dict:
                 report["verdicts"].append([number, "solution", bool(after and after[0])])
         always = sorted(reader.ever_constant - reader.not_constant)
         while waiting:
-            joined(*waiting.pop(0), always)
+            joined(*waiting.pop(0), {"always_constant": always, "slow": slow})
         reader.move_sliders(everywhere=True)
     except CellError as error:
         report["complaints"].append(str(error))

@@ -38,6 +38,7 @@ def run_chapter(
     folder: Path,
     answers: Sequence[Answer] = (),
     cell_timeout_s: float = 400,
+    thorough: bool = False,
 ) -> Report:
     """Run a notebook once, with a branch from where it begins for each of these.
 
@@ -46,6 +47,10 @@ def run_chapter(
     further parts the chapter must run, too. And every answer to an exercise is checked. At the
     end of the run and of each edit's branch the sliders of its cells are moved, since a later cell
     may have taken a name of theirs.
+
+    Unless it is `thorough`, cells run once, and an edit leaves out cells that took over 2 s of a
+    processor, unless they are what is edited, with those that need them. Thoroughly, each cell that
+    takes less runs twice, as readers run them, and edits leave out nothing.
     """
     needed = {cell.id for cell in core(chapter.notebook)}
     steps = [
@@ -72,6 +77,7 @@ def run_chapter(
     request = {
         "steps": [step for step, cell in cells if cell.cell_type == "code"],
         "cell_timeout_s": cell_timeout_s,
+        "thorough": thorough,
     }
     said = _in_a_process(request, folder)
     in_order = [answer for _, answer in sorted(asked, key=lambda pair: pair[0])]

@@ -1,5 +1,7 @@
 """Every chapter runs: exercises, invitations, its core by itself. What does not run is found."""
 
+import os
+
 import nbformat
 import pytest
 
@@ -16,7 +18,8 @@ def test_chapter_runs(path):
     What the text invites a reader to change may be changed, and the core needs no further part.
     """
     answers = [answer for answer in ANSWERS if answer.chapter == path.stem]
-    report = run_chapter(read(path), path.parent, answers)
+    thorough = "FIRSTTOKEN_THOROUGH" in os.environ
+    report = run_chapter(read(path), path.parent, answers, thorough=thorough)
     assert report.complaints == []
     assert report.verdicts == {key: key[1] == "solution" for key in report.verdicts}
     assert len(report.answered) == len(answers), "an answer to an exercise that is not there"
@@ -162,8 +165,22 @@ def test_a_core_that_needs_a_further_part_is_found(tmp_path, last, found):
 
 @pytest.mark.parametrize(("source", "found"), [("b = a + 1", False), ("b = a = a + 1", True)])
 def test_a_cell_that_may_not_run_twice_is_found(tmp_path, source, found):
-    complaints = run_chapter(small_chapter("a = 1", source, "assert b == 2"), tmp_path).complaints
-    assert bool(complaints) == found
+    chapter = small_chapter("a = 1", source, "assert b == 2")
+    assert bool(run_chapter(chapter, tmp_path, thorough=True).complaints) == found
+    assert run_chapter(chapter, tmp_path).complaints == []
+
+
+@pytest.mark.parametrize("thorough", [False, True])
+def test_an_edit_leaves_out_what_is_slow_unless_it_is_thorough(tmp_path, thorough):
+    """Two seconds of a processor, whatever else runs."""
+    chapter = small_chapter(
+        "import time",
+        inviting("n = 1", ("1", "2")),
+        "end = time.process_time() + 2.5\nwhile time.process_time() < end: pass\nslow = n",
+        "assert slow == 1",
+        "assert n < 3",
+    )
+    assert bool(run_chapter(chapter, tmp_path, thorough=thorough).complaints) == thorough
 
 
 def test_a_cell_that_does_not_return_is_found(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reach import cells_needed, cells_to_run
+from reach import cells_needed, cells_to_run, without_slow
 
 
 def reached(*cells: str, constant: tuple[str, ...] = ()) -> list[int]:
@@ -122,6 +122,18 @@ def test_cells_that_are_left_out_reach_what_reads_their_names():
     cells = ["pass", "n = 1", "n = 2", "m = 3", "print(n)", "print(m)", "n = 4", "print(n)"]
     assert cells_to_run(cells, {2: "", 3: ""}) == [2, 3, 4, 5]
     assert cells_to_run(cells, {1: "", 2: ""}) == [1, 2, 4]
+
+
+def test_slow_cells_are_left_out_with_what_needs_them():
+    cells = (
+        *("n = 1", "def f(): return a", "a = slow(n)", "b = a + n", "f()", "print(b)"),
+        *("b = 2", "print(b, n)", "a = 3", "f()"),
+    )
+    every = list(range(len(cells)))
+    assert without_slow(cells, {0: "n = 2"}, every, {2}) == [0, 1, 6, 7, 8, 9]
+    assert without_slow(cells, {2: "a = 2"}, every, {2}) == every
+    assert without_slow(cells, {0: "n = 2"}, [0, 2, 7], {2}) == [0, 7]
+    assert without_slow(["n = 1", "a = n", "%time n"], {0: "n = 2"}, [0, 1, 2], {1}) == [0]
 
 
 def test_what_wanted_cells_read_is_needed_through_any_number_of_steps():
