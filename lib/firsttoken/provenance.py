@@ -22,6 +22,15 @@ def processor() -> str:
     return names[0].strip() if names else platform.processor() or platform.machine()
 
 
+def instruction_sets() -> str:
+    """Return what decides how fast products run, where Linux tells it: "AVX-512, AMX"; else ""."""
+    info = Path("/proc/cpuinfo")
+    flags = re.search(r"^flags\s*: (.+)", info.read_text() if info.exists() else "", re.MULTILINE)
+    has = set(flags[1].split()) if flags else set()
+    wide = "AVX-512" if "avx512f" in has else "AVX2" if "avx2" in has else ""
+    return ", ".join(filter(None, [wide, "AMX" if "amx_tile" in has else ""]))
+
+
 def commit() -> str:
     """Return the commit of this tree, marked where files differ from it; "" outside of git."""
     command = ["git", "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]

@@ -1,7 +1,8 @@
 """The model in the page: views that run the shipped pair on the reader's own text.
 
 In JupyterLab a view is a widget; on the website the same component runs without a kernel. Both read
-the shipped weights and tokenizer themselves, in the browser, and agree with this library.
+the shipped weights and tokenizer themselves, in the browser, and agree with this library. With
+`model="smollm2"`, and in `chat`, the kernel runs the book's real model, in JupyterLab alone.
 A view is shown by ending a cell with it, and a later cell can go on from what the reader did:
 
     prompt = live.next_token("def ")
@@ -10,6 +11,7 @@ A view is shown by ending a cell with it, and a later cell can go on from what t
     generate(model, prompt.ids, prompt.params)
 """
 
+from firsttoken.live.chat import chat
 from firsttoken.live.views import View, cache, inside, next_token, speculation, surprise
 
-__all__ = ["View", "cache", "inside", "next_token", "speculation", "surprise"]
+__all__ = ["View", "cache", "chat", "inside", "next_token", "speculation", "surprise"]

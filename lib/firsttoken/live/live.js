@@ -2,10 +2,11 @@
 // worlds: `mount` is called by a page of the website, `render` by JupyterLab (anywidget).
 import { openEngine } from "./engine/client.js";
 import { kernelHost, siteHost } from "./host.js";
+import { openKernelEngine } from "./kernel.js";
 import { cache } from "./views/cache.js";
 import { inside } from "./views/inside.js";
 import { nextToken } from "./views/next_token.js";
-import { isFocusFree, waiting } from "./views/parts.js";
+import { isFocusFree, status, waiting } from "./views/parts.js";
 import { speculation } from "./views/speculation.js";
 import { surprise } from "./views/surprise.js";
 import frame from "built/loader_css.txt";
@@ -20,25 +21,28 @@ const NAMES = {
   surprise: "Loss per token, live",
 };
 
-// Put a view in the place of its still figure. `shared` holds the settings: get() and
-// set(changes) on this side, and onChange(handler) for changes from Python.
-async function start(root, name, host, shared) {
+// Put a view in the place of its still figure. `open(onProgress)` resolves to the engine that it asks.
+// `shared` holds the settings: get() and set(changes) on this side, and onChange(handler) for changes
+// from Python.
+async function start(root, name, open, shared) {
   addStyle("ft-live-style", style);
   root.setAttribute("role", "group");
   root.setAttribute("aria-label", NAMES[name]);
   const wait = waiting(root);
-  const engine = await untilLoaded(wait, host, shared.get().draft);
+  const engine = await untilLoaded(wait, open, shared.get().draft);
   wait.done();
   const end = VIEWS[name](root, engine, shared);
-  focusInside(root);
+  // Of the drafts that a view offers, an engine may have some only.
+  for (const option of root.querySelectorAll("option"))
+    if (engine.drafts?.includes(option.value) === false) option.remove();
   return end;
 }
 
 // What fails on the way is told to the reader, who may have it tried again.
-async function untilLoaded(wait, host, draft) {
+async function untilLoaded(wait, open, draft) {
   for (;;) {
     try {
-      const engine = await openEngine(host, wait.progress);
+      const engine = await open(wait.progress);
       if (draft) await engine.need(draft, wait.progress);
       return engine;
     } catch (error) {
@@ -65,7 +69,7 @@ function addStyle(id, text) {
   document.head.append(sheet);
 }
 
-export function mount(root) {
+export async function mount(root) {
   let settings = JSON.parse(root.dataset.settings);
   const shared = {
     get: () => settings,
@@ -74,7 +78,11 @@ export function mount(root) {
     },
     onChange: () => {},
   };
-  return start(root, root.dataset.view, siteHost(root), shared);
+  const host = siteHost(root);
+  const open = (onProgress) => openEngine(host, onProgress);
+  const end = await start(root, root.dataset.view, open, shared);
+  focusInside(root);
+  return end;
 }
 
 // What is pressed on a button or slider is no command to JupyterLab, which knows that of text only.
@@ -102,12 +110,25 @@ function render({ model, el }) {
       ends.push(() => model.off("change:settings", heard));
     },
   };
+  const begin = async (open) => ends.push(await start(root, model.get("view"), open, shared));
+  const press = root.querySelector(".ft-live-start");
   const host = kernelHost(model);
-  const begin = async (event) => {
-    event.target.disabled = true;
-    ends.push(await start(root, model.get("view"), host, shared));
+  press?.addEventListener(
+    "click",
+    async () => {
+      press.disabled = true;
+      await begin((onProgress) => openEngine(host, onProgress));
+      focusInside(root);
+    },
+    { once: true },
+  );
+  // What the kernel runs need not be loaded, and has no still to press.
+  const line = status();
+  const say = (words) => {
+    line.element.hidden = !words;
+    line.say(words);
   };
-  root.querySelector(".ft-live-start").addEventListener("click", begin, { once: true });
+  if (!press) begin(() => openKernelEngine(model, say)).then(() => root.prepend(line.element));
   return () => ends.forEach((end) => end());
 }
 

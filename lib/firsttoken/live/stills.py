@@ -14,19 +14,20 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from firsttoken import plots
+from firsttoken import plots, smollm2
 from firsttoken.draft_heads import EagleDraft, MedusaDraft, SuffixDraft
 from firsttoken.evaluation import bits_per_byte, token_losses
 from firsttoken.generate import Draft, generate, speculative_generate
 from firsttoken.inspection import look_inside
 from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.live import assets
+from firsttoken.live.kernel import start_id
 from firsttoken.llama import Llama, load_model
 from firsttoken.paths import data_path
 from firsttoken.protocols import Model
 from firsttoken.sampling import SamplingParams, next_token_distribution, softmax
 from firsttoken.speculative import Round
-from firsttoken.tokenizer import tokenizer
+from firsttoken.tokenizer import Tokenizer, tokenizer
 
 _N_BARS = 10
 _TEXT_SHOWN = 40  # characters of a text that a title has room for
@@ -42,12 +43,17 @@ _MOST_SHOWN = 200  # tokens of a text that surprises: a longer one would make th
 _LEVELS = (0.5, 1, 2, 4, 8)  # bits: where the colour of a loss changes, as in views/surprise.js
 
 
-def framed(figure: str, draft: str | None = None) -> str:
+def framed(figure: str, draft: str | None = None, model: str = "target") -> str:
     """Return a still figure (HTML that says in words what it shows) with the button below it.
 
     The button says what it loads: the target, and a draft if there is one. Without a script there
-    is no button: it would do nothing.
+    is no button: it would do nothing. Nor is there one for a model that only a kernel runs.
     """
+    if model != "target":
+        return (
+            f'<figure class="ft-live-still">{figure}</figure><div class="ft-live-try">'
+            "<span>SmolLM2 answers in JupyterLab, where the kernel runs it.</span></div>"
+        )
     names = [*assets.TARGET, *(assets.DRAFTS[draft] if draft else ())]
     size = sum(assets.manifest()[name]["packed_bytes"] for name in names) / 1e6
     return (
@@ -74,15 +80,17 @@ def visible(text: str) -> str:
     return text.translate({ord(" "): "·", ord("\n"): "↵", ord("\t"): "→", ord("\r"): "␍"})
 
 
-def piece(token_id: int) -> str:
-    """Return the text of one token as a reader sees it.
+def piece(token_id: int, words: Tokenizer | None = None) -> str:
+    """Return the text of one token as a reader sees it; `words`: None for the shipped tokenizer.
 
     >>> piece(0), piece(tokenizer().encode(" def")[0])
     ('end of text', '·def')
     """
-    if token_id == tokenizer().eos_id:
+    words = words or tokenizer()
+    if words.token_name(token_id) == "<|endoftext|>":
         return "end of text"
-    return visible(tokenizer().token_bytes(token_id).decode("utf-8", errors="backslashreplace"))
+    text = words.token_bytes(token_id).decode("utf-8", errors="backslashreplace")
+    return visible(text or words.token_name(token_id))
 
 
 @functools.cache
@@ -91,35 +99,52 @@ def target() -> Llama:
     return cast(Llama, load_model("target"))
 
 
+def loaded(model: str) -> tuple[Llama, Tokenizer]:
+    """Return what views run: the shipped "target", or "smollm2", which is loaded once as well.
+
+    Raises: ValueError for another name, and as `load_model` where SmolLM2 is not installed.
+    """
+    if model not in ("target", "smollm2"):
+        raise ValueError(f"model must be 'target' or 'smollm2', got {model!r}")
+    if model == "target":
+        return target(), tokenizer()
+    return cast(tuple[Llama, Tokenizer], smollm2.load_smollm2())
+
+
+def document(words: Tokenizer, text: str) -> list[int]:
+    """Return the tokens of a text, behind the one that it begins after."""
+    return [start_id(words), *words.encode(text)]
+
+
 def params_of(settings: Mapping[str, Any]) -> SamplingParams:
     """Return what of a view's settings says how tokens are chosen."""
     known = SamplingParams.__dataclass_fields__
     return SamplingParams(**{k: v for k, v in settings.items() if k in known})
 
 
-def next_token(settings: Mapping[str, Any]) -> str:
+def next_token(settings: Mapping[str, Any], model: str = "target") -> str:
     """Return the likeliest next tokens as a figure."""
-    ids = tokenizer().encode_document(settings["text"])
-    params = params_of(settings)
-    logits = target()([ids])[0, -1]
+    net, words = loaded(model)
+    ids, params = document(words, settings["text"]), params_of(settings)
+    logits = net([ids])[0, -1]
     before, after = softmax(logits), next_token_distribution(logits, params, ids)
     top = np.argsort(-before, kind="stable")[:_N_BARS]
     with plt.rc_context(plots.STYLE):
         fig, ax = plt.subplots(figsize=(4.4, 3.3))
-        _draw_bars(ax, [piece(i) for i in top], 100 * before[top], 100 * after[top])
+        _draw_bars(ax, [piece(i, words) for i in top], 100 * before[top], 100 * after[top])
         text = settings["text"]
         cut = "…" if len(text) > _TEXT_SHOWN else ""
         title = f"{cut}{visible(text[-_TEXT_SHOWN:])}"
         ax.set_title(title, family="monospace", x=-0.2, parse_math=False)
         fig.subplots_adjust(left=0.2, bottom=0.2)
     chances = ", ".join(
-        f"{piece(i)} {before[i]:.1%}" + ("" if after[i] else ", dropped") for i in top
+        f"{piece(i, words)} {before[i]:.1%}" + ("" if after[i] else ", dropped") for i in top
     )
     alt = (
         f"The {_N_BARS} likeliest tokens after the text “{text}”, as bars: {chances}. "
         f"The settings keep {np.count_nonzero(after):,} of {len(after):,} tokens."
     )
-    return framed(drawn(fig, alt))
+    return framed(drawn(fig, alt), model=model)
 
 
 def _draw_bars(ax: plt.Axes, names: list[str], before: np.ndarray, after: np.ndarray) -> None:
@@ -135,38 +160,40 @@ def _draw_bars(ax: plt.Axes, names: list[str], before: np.ndarray, after: np.nda
     ax.set_xlabel("probability in %\npale: the model's, strong: with the settings")
 
 
-def inside(settings: Mapping[str, Any]) -> str:
+def inside(settings: Mapping[str, Any], model: str = "target") -> str:
     """Return what the last token reads through one head, as a coloured text."""
-    start, *ids = tokenizer().encode_document(settings["text"])
+    net, tok = loaded(model)
+    start, *ids = document(tok, settings["text"])
     ids = ids[-_MOST_INSIDE:]
     layer, head = settings["layer"], settings["head"]
-    seen = look_inside(target(), [start, *ids], settings["silenced"])
+    seen = look_inside(net, [start, *ids], settings["silenced"])
     shares = seen.attention[layer, head, -1]
-    names = ["start", *map(piece, ids)]
+    names = ["start", *(piece(i, tok) for i in ids)]
     most = np.argsort(-shares, kind="stable")[:3]
     reads = ", ".join(f"{100 * shares[i]:.1f} % from “{names[i]}”" for i in most)
     likeliest = int(seen.next.argmax())
     words = (
         f"Layer {layer + 1}, head {head + 1}: the last token, “{names[-1]}”, reads {reads}. Next, "
-        f"the model expects “{piece(likeliest)}”, with {100 * seen.next[likeliest]:.1f} %."
+        f"the model expects “{piece(likeliest, tok)}”, with {100 * seen.next[likeliest]:.1f} %."
     )
-    return framed(_coloured(words, ids, [_shade("cache", share) for share in shares[1:]]))
+    looks = [_shade("cache", share) for share in shares[1:]]
+    return framed(_coloured(words, ids, looks, tok), model=model)
 
 
-def cache(settings: Mapping[str, Any]) -> str:
+def cache(settings: Mapping[str, Any], model: str = "target") -> str:
     """Return the cache as a figure: what it holds when half of the text has been written."""
-    ids = tokenizer().encode_document(settings["text"])
-    arch, params = target().arch, params_of(settings)
+    net, words = loaded(model)
+    ids, arch, params = document(words, settings["text"]), net.arch, params_of(settings)
     half = replace(params, max_tokens=math.ceil(params.max_tokens / 2))
-    n_written = len(generate(target(), ids, half).ids)
-    assert arch.max_context is not None  # the shipped model's
+    n_written = len(generate(net, ids, half).ids)
+    assert arch.max_context is not None  # that of both models
     n_places = min(len(ids) + params.max_tokens, arch.max_context)
     # The last token has been chosen, but not read.
     n_kept = len(ids) + n_written - 1 if settings["use_cache"] else 0
     n_bytes = kv_cache_bytes(arch, n_kept, dtype="fp32")
     kept = {"prefill": (0, min(len(ids), n_kept)), "decode": (len(ids), n_kept)}
     with plt.rc_context(plots.STYLE):
-        fig, ax = plt.subplots(figsize=(5.0, 2.6))
+        fig, ax = plt.subplots(figsize=(5.0, max(2.6, 0.16 * arch.n_layers)))
         for row in range(2 * arch.n_layers):  # keys of a layer, and below them its values
             place = 1 + row // 2 + (0.19 if row % 2 else -0.19)
             ax.barh(place, n_places, height=0.34, color=plots.COLORS["ink"], alpha=0.1)
@@ -182,7 +209,7 @@ def cache(settings: Mapping[str, Any]) -> str:
         f"Keys and values in {arch.n_layers} layers, after {n_written} tokens were written to a "
         f"prompt of {len(ids)}: {n_kept:,} positions are kept, {n_bytes:,} bytes."
     )
-    return framed(drawn(fig, alt))
+    return framed(drawn(fig, alt), model=model)
 
 
 def draft_of(name: str) -> Model | Draft:
@@ -196,10 +223,10 @@ def draft_of(name: str) -> Model | Draft:
     return load_model(data_path(f"model/{name}"))
 
 
-def speculation(settings: Mapping[str, Any]) -> str:
+def speculation(settings: Mapping[str, Any], model: str = "target") -> str:
     """Return a text coloured by what became of the draft's guesses."""
-    pair = target(), draft_of(settings["draft"])
-    ids = tokenizer().encode_document(settings["text"])
+    net, tok = loaded(model)
+    pair, ids = (net, draft_of(settings["draft"])), document(tok, settings["text"])
     run = speculative_generate(*pair, ids, params_of(settings), settings["gamma"])
     kinds = [kind for round_ in run.rounds for kind in _kinds(round_)]
     kinds = kinds[: len(run.ids)]  # a text may end in the middle of a round
@@ -208,7 +235,8 @@ def speculation(settings: Mapping[str, Any]) -> str:
         f"{kinds.count('kept')} guesses of the draft were kept (purple), {kinds.count('replaced')} "
         f"replaced (red), and {kinds.count('bonus')} tokens came as a bonus (dotted)."
     )
-    return framed(_coloured(words, run.ids, [_LOOKS[kind] for kind in kinds]), settings["draft"])
+    text = _coloured(words, run.ids, [_LOOKS[kind] for kind in kinds], tok)
+    return framed(text, settings["draft"], model)
 
 
 def surprise(settings: Mapping[str, Any]) -> str:
@@ -243,9 +271,11 @@ def _shade(concept: str, strength: float) -> str:
     return f"background:{colour}{round(127 * strength):02x};{line}"
 
 
-def _coloured(words: str, ids: Sequence[int], looks: Iterable[str]) -> str:
+def _coloured(
+    words: str, ids: Sequence[int], looks: Iterable[str], tok: Tokenizer | None = None
+) -> str:
     """Return a sentence, and a text with the look of each token (CSS; empty: as it is)."""
-    marked, tok = [], tokenizer()
+    marked, tok = [], tok or tokenizer()
     for token_id, look in zip(ids, looks, strict=True):
         text = html.escape(tok.token_bytes(token_id).decode("utf-8", errors="backslashreplace"))
         text = text.replace("\n", "↵\n")

@@ -3,7 +3,7 @@
 import html
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
 from numbers import Real
 from typing import Any
@@ -11,10 +11,10 @@ from typing import Any
 import anywidget
 import traitlets
 
-from firsttoken.architectures import from_hf_config
+from firsttoken.architectures import Architecture, from_hf_config
 from firsttoken.checks import check_count
 from firsttoken.kv_cache import kv_cache_bytes
-from firsttoken.live import assets, stills
+from firsttoken.live import assets, kernel, stills
 from firsttoken.paths import data_path
 from firsttoken.sampling import SamplingParams
 from firsttoken.tokenizer import tokenizer
@@ -46,7 +46,9 @@ if __name__ == "__main__":
 
 
 class View(anywidget.AnyWidget):
-    """A view of the shipped model at work, and what the reader has done in it.
+    """A view of a model at work, and what the reader has done in it.
+
+    The page runs the shipped pair by itself; SmolLM2 (`model="smollm2"`) answers from the kernel.
 
     `text` is what stands in its text field, `settings` all that can be set, by name; both change
     when the reader changes them, and setting them changes the view.
@@ -67,18 +69,29 @@ class View(anywidget.AnyWidget):
     view = traitlets.Unicode().tag(sync=True)
     settings = traitlets.Dict().tag(sync=True)
     still = traitlets.Unicode().tag(sync=True)  # HTML: what is shown until the reader touches it
+    arch = traitlets.Dict().tag(sync=True)  # of a model in the kernel; empty: the page has one
     manifest = traitlets.Dict().tag(sync=True)
     version = traitlets.Unicode().tag(sync=True)
 
-    def __init__(self, view: str, still: str, settings: Mapping[str, Any]):
-        self._names = set(settings)
+    def __init__(
+        self,
+        view: str,
+        still: Callable[[Mapping[str, Any], str], str],
+        settings: Mapping[str, Any],
+        model: str = "target",
+    ):
+        in_page = model == "target"
+        self._names, self._model = set(settings), model
+        self._engine = None if in_page else kernel.KernelEngine(*stills.loaded(model))
         super().__init__(
             view=view,
-            still=still,
+            # What the kernel runs starts by itself where there is one, without a still.
+            still=still(settings, model) if in_page or _on_site() else "",
             # A page's JSON knows no NumPy numbers.
             settings={k: v.item() if hasattr(v, "item") else v for k, v in settings.items()},
-            manifest=assets.manifest(),
-            version=assets.version(),
+            arch=self._engine.arch if self._engine else {},
+            manifest=assets.manifest() if in_page else {},
+            version=assets.version() if in_page else "",
         )
         self.on_msg(self._answer)
 
@@ -99,7 +112,8 @@ class View(anywidget.AnyWidget):
     @property
     def ids(self) -> list[int]:
         """The tokens of the text, behind the one that ends the text before it: for `generate`."""
-        return tokenizer().encode_document(self.text)
+        _, words = stills.loaded(self._model)
+        return stills.document(words, self.text)
 
     @property
     def params(self) -> SamplingParams:
@@ -111,7 +125,7 @@ class View(anywidget.AnyWidget):
         settings = proposal["value"]
         if set(settings) != self._names:
             raise ValueError(f"settings must be {sorted(self._names)}, got {sorted(settings)}")
-        _check_settings(settings)
+        _check_settings(settings, self._model)
         return settings
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
@@ -120,7 +134,12 @@ class View(anywidget.AnyWidget):
         return super()._repr_mimebundle_(**options)
 
     def _answer(self, _widget: Any, message: Mapping[str, Any], _buffers: Any) -> None:
-        """Send a file that the page asks for, in pieces, so that it can show how far it is."""
+        """Send a file that the page asks for, in pieces, so that it can show how far it is.
+
+        What the page asks of a model in the kernel is answered in a message.
+        """
+        if self._engine and "id" in message and (answer := self._engine.hear(message)):
+            self.send(answer)
         if message.get("kind") != "file":
             return
         content, size = assets.packed(message["name"]), 1 << 18
@@ -130,38 +149,48 @@ class View(anywidget.AnyWidget):
             self.send(about, buffers=[piece])
 
 
-def _check_settings(settings: Mapping[str, Any]) -> None:
+def _arch(model: str) -> Architecture:
+    if model == "target":
+        return from_hf_config(data_path("model/target/config.json"))
+    return stills.loaded(model)[0].arch
+
+
+def _drafts(model: str) -> Iterable[str]:
+    return assets.DRAFTS if model == "target" else kernel.DRAFTS
+
+
+def _check_settings(settings: Mapping[str, Any], model: str) -> None:
     for name, value in settings.items():
-        _check_setting(name, value)
+        _check_setting(name, value, model)
 
 
 def _on_site() -> bool:
     return os.environ.get("FIRSTTOKEN_SITE") == "1"
 
 
-def _check_setting(name: str, value: Any) -> None:
+def _check_setting(name: str, value: Any, model: str = "target") -> None:
     """Raise a ValueError that names the setting unless the view can show the value."""
     if name == "text":
         tokenizer().encode(value)
     elif name == "use_cache" and not isinstance(value, bool):
         raise ValueError(f"use_cache must be True or False, got {value!r}")
     elif name == "draft":
-        if not isinstance(value, str) or value not in assets.DRAFTS:
-            raise ValueError(f"draft must be one of {', '.join(assets.DRAFTS)}, got {value!r}")
+        if not isinstance(value, str) or value not in _drafts(model):
+            raise ValueError(f"draft must be one of {', '.join(_drafts(model))}, got {value!r}")
     elif name == "silenced":
         try:
             pairs = [(layer, head) for layer, head in value]
         except (TypeError, ValueError):
             raise ValueError(f"silenced must be pairs of layer and head, got {value!r}") from None
         for layer, head in pairs:
-            _check_setting("layer", layer)
-            _check_setting("head", head)
+            _check_setting("layer", layer, model)
+            _check_setting("head", head, model)
     elif name in _REAL:
         if not isinstance(value, Real) or isinstance(value, bool):
             raise ValueError(f"{name} must be a real number, got {value!r}")
         _check_within(name, value, *_REAL[name])
     elif name in ("layer", "head"):
-        arch = from_hf_config(data_path("model/target/config.json"))
+        arch = _arch(model)
         last = (arch.n_layers if name == "layer" else arch.n_heads) - 1
         _check_within(name, check_count(name, value), 0, last)
     elif name in _WHOLE:
@@ -195,17 +224,20 @@ def next_token(
     repetition_penalty: float = 1.0,
     seed: int = 0,
     max_tokens: int = 40,
+    model: str = "target",
 ) -> View:
     """Show the likeliest next tokens after a text, with everything that chooses among them.
 
     A press on a token appends it; the model goes on writing by itself, `max_tokens` at a time. The
     settings are those of `SamplingParams`, as far as the sliders reach, and with the same seed
-    `generate` writes the same text.
+    `generate` writes the same text. `model` is the shipped "target", or "smollm2": a real model,
+    once it is installed, that the kernel runs.
 
     Units:  top_k, max_tokens in tokens; top_p, min_p: probability
     Raises: ValueError that names the argument: no text, a temperature outside 0 … 2, a top_k
             outside 0 … 100, a top_p or min_p outside 0 … 1, a repetition_penalty outside 1 … 2,
-            max_tokens outside 1 … 500 or a seed outside 0 … 2³² - 1.
+            max_tokens outside 1 … 500, a seed outside 0 … 2³² - 1, another model;
+            as `load_model`.
 
     >>> next_token("def ", top_k=40).params.top_k
     40
@@ -220,7 +252,7 @@ def next_token(
         "seed": seed,
         "max_tokens": max_tokens,
     }
-    return View("next_token", stills.next_token(settings), settings)
+    return View("next_token", stills.next_token, settings, model)
 
 
 def inside(
@@ -229,27 +261,30 @@ def inside(
     layer: int = 5,
     head: int = 3,
     silenced: Iterable[tuple[int, int]] = (),
+    model: str = "target",
 ) -> View:
     """Show what a head reads, and what becomes of the next token when heads are silent.
 
     Layers and heads are counted from 0, as in `firsttoken.inspection`; the reader sees them counted
-    from 1. At first, layer 5 and head 3 of the shipped target: the head that copies.
+    from 1. At first, layer 5 and head 3 of the shipped target: the head that copies. `model` as in
+    `next_token`.
 
-    Raises: ValueError that names the argument: no text, a layer or head that the model has not.
+    Raises: ValueError that names the argument: no text, a layer or head that the model has not,
+            another model; as `load_model`.
 
     >>> inside("import os", layer=0, head=5, silenced=[(3, 4)]).settings["silenced"]
     [[3, 4]]
     """
     silenced = list(silenced)
     for name, value in [("layer", layer), ("head", head), ("silenced", silenced)]:
-        _check_setting(name, value)
+        _check_setting(name, value, model)
     settings = {
         "text": text,
         "layer": int(layer),
         "head": int(head),
         "silenced": [[int(at), int(number)] for at, number in silenced],
     }
-    return View("inside", stills.inside(settings), settings)
+    return View("inside", stills.inside, settings, model)
 
 
 def cache(
@@ -259,62 +294,67 @@ def cache(
     max_tokens: int = 200,
     temperature: float = 0.6,
     seed: int = 5,
+    model: str = "target",
 ) -> View:
     """Show keys and values filling while the model writes, with a switch that turns them off.
 
-    `generate(model, ids, view.params, use_cache)` writes the same text.
+    `generate(model, view.ids, view.params, use_cache)` writes the same text. `model` as in
+    `next_token`.
 
     Raises: ValueError that names the argument: no text, use_cache neither True nor False,
-            max_tokens outside 1 … 500, a temperature outside 0 … 2, a negative seed.
+            max_tokens outside 1 … 500, a temperature outside 0 … 2, a negative seed, another model;
+            as `load_model`.
     """
-    arch = from_hf_config(data_path("model/target/config.json"))
     settings = {
         "text": text,
         "use_cache": use_cache,
         "max_tokens": max_tokens,
         "temperature": temperature,
         "seed": seed,
-        "bytes_per_token": kv_cache_bytes(arch, 1, dtype="fp32"),
+        "bytes_per_token": kv_cache_bytes(_arch(model), 1, dtype="fp32"),
     }
-    _check_settings(settings)
-    return View("cache", stills.cache(settings), settings)
+    _check_settings(settings, model)
+    return View("cache", stills.cache, settings, model)
 
 
 def speculation(
     text: str = READ_LINES,
     *,
-    draft: str = "draft",
+    draft: str | None = None,
     gamma: int = 4,
     temperature: float = 0.5,
     seed: int = 1,
     max_tokens: int = 120,
+    model: str = "target",
 ) -> View:
     """Show which tokens of a draft the target keeps, and what that brings on the clock.
 
     `draft` is what is chosen at first of what the reader can choose; `stills.draft_of` returns the
     library's object of that name:
 
-    - "draft", "pruned_draft": the shipped models of these names, of one layer each;
+    - "draft" (at first), "pruned_draft": the shipped models of these names, of one layer each;
     - "suffix_automaton": `SuffixDraft()`, no model;
     - "medusa_heads": `MedusaDraft(target)`, which guesses four tokens at most;
     - "eagle_draft": `EagleDraft(target)`.
 
-    `speculative_generate(target, stills.draft_of(draft), ids, view.params, gamma)` writes the same
-    text.
+    `speculative_generate(target, stills.draft_of(draft), view.ids, view.params, gamma)` writes the
+    same text. `model` as in `next_token`; for "smollm2" the suffix automaton guesses, no other.
 
     Raises: ValueError that names the argument: no text, a draft of another name, a gamma outside
-            1 … 8, a temperature outside 0 … 2, a negative seed, max_tokens outside 1 … 500.
+            1 … 8, a temperature outside 0 … 2, a negative seed, max_tokens outside 1 … 500, another
+            model; as `load_model`.
     """
+    _arch(model)  # or nothing says which drafts there are
     settings = {
         "text": text,
-        "draft": draft,
+        "draft": next(iter(_drafts(model))) if draft is None else draft,
         "gamma": gamma,
         "temperature": temperature,
         "seed": seed,
         "max_tokens": max_tokens,
     }
-    _check_settings(settings)
-    return View("speculation", stills.speculation(settings), settings)
+    _check_settings(settings, model)
+    return View("speculation", stills.speculation, settings, model)
 
 
 def surprise(text: str = LISTING) -> View:
@@ -330,4 +370,4 @@ def surprise(text: str = LISTING) -> View:
         )
     training = json.loads(data_path("model/training.json").read_text("utf-8"))
     settings = {"text": text, "held_out": training["heldout"]["bits_per_byte_target"]}
-    return View("surprise", stills.surprise(settings), settings)
+    return View("surprise", lambda settings, _: stills.surprise(settings), settings)

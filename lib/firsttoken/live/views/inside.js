@@ -80,7 +80,7 @@ export function inside(root, engine, shared) {
     cut,
     make(
       "div",
-      { class: "ft-inside" },
+      { class: arch.n_layers > 12 ? "ft-inside ft-many" : "ft-inside" },
       make(
         "div",
         { class: "ft-reads" },
@@ -101,13 +101,16 @@ export function inside(root, engine, shared) {
     line.element,
   );
 
+  // The head that is looked at: of an answer that brought one head only, that one.
+  const looked = () => seen.only || settings;
+
   const paint = painter(() => {
     if (!seen || ended) return;
     const n = seen.pieces.length;
     const from = Math.min(reader ?? n - 1, n - 1);
-    const shares = rowsOf(seen, settings.layer, settings.head);
-    tokens.draw({ shares: shares[from], reader: from, pointed, name: headName(settings) });
-    map.draw({ rows: shares, reader: from, name: headName(settings) });
+    const shares = rowsOf(seen, looked());
+    tokens.draw({ shares: shares[from], reader: from, pointed, name: headName(looked()) });
+    map.draw({ rows: shares, reader: from, name: headName(looked()) });
     heads.draw({ ...settings, layers: seen.layers, changes: changes(), piece: followed().piece });
     const silent = isSilent(settings, settings.layer, settings.head);
     silence.textContent = `${silent ? "Restore" : "Silence"} ${inLine(settings)}`;
@@ -124,17 +127,18 @@ export function inside(root, engine, shared) {
   }
 
   function drawFound() {
-    const [n, all] = [tried.size, arch.n_layers * arch.n_heads];
+    const known = changes();
+    const [n, all] = [known.size, arch.n_layers * arch.n_heads];
     if (trial) found.replaceChildren(`Trying: ${n} of ${all} heads so far.`);
-    else if (n === all) found.replaceChildren(...largestOf(changes(), followed(), arch));
+    else if (n === all) found.replaceChildren(...largestOf(known, followed(), arch));
     else found.replaceChildren(n ? `${n} of ${all} heads tried.` : "");
   }
 
   function say() {
     const n = seen.pieces.length;
     const from = Math.min(reader ?? n - 1, n - 1);
-    const shares = rowsOf(seen, settings.layer, settings.head)[from];
-    const reads = `${headName(settings)}: ${readingOf(seen.pieces, shares, from)}`;
+    const shares = rowsOf(seen, looked())[from];
+    const reads = `${headName(looked())}: ${readingOf(seen.pieces, shares, from)}`;
     line.say(`${reads} ${effect.textContent}`);
   }
 
@@ -146,7 +150,8 @@ export function inside(root, engine, shared) {
   function look(made) {
     change(made);
     paint();
-    if (seen) say();
+    if (seen?.only) wait();
+    else if (seen) say();
   }
 
   const followed = () => seen.next.find(({ id }) => id === watched) ?? seen.next[0];
@@ -154,7 +159,8 @@ export function inside(root, engine, shared) {
   // What each head that was tried does to the token that is followed: {before, after} by its number.
   function changes() {
     const { id, before } = followed();
-    return new Map(Array.from(tried, ([number, p]) => [number, { before, after: p[id] }]));
+    const told = [...tried].filter(([, p]) => id in p);
+    return new Map(told.map(([number, p]) => [number, { before, after: p[id] }]));
   }
 
   function watch({ id }) {
@@ -189,15 +195,16 @@ export function inside(root, engine, shared) {
 
   const ask = latest(async () => {
     try {
-      const { text, silenced } = settings;
+      const { text, silenced, layer: at, head: number } = settings;
       const { ids, pieces } = await engine.tokenize(text);
       const kept = ids.slice(-MOST_TOKENS);
       const asked = { ids: [arch.eos_id, ...kept], silenced };
-      const answer = await engine.inside({ ...asked, watched });
+      const answer = await engine.inside({ ...asked, layer: at, head: number, watched });
       if (ended) return;
       cut.hidden = kept.length === ids.length;
       cut.textContent = `${ids.length} tokens; the model is shown the last ${MOST_TOKENS}.`;
-      show({ ...answer, ...asked, pieces: [START, ...pieces.slice(-MOST_TOKENS)] });
+      const only = answer.attention.length === asked.ids.length ** 2 && { layer: at, head: number };
+      show({ ...answer, ...asked, only, pieces: [START, ...pieces.slice(-MOST_TOKENS)] });
     } catch (error) {
       fail(error);
     }
@@ -223,13 +230,13 @@ export function inside(root, engine, shared) {
     trySilenced();
   }
 
-  const isNew = ([at, number]) => !tried.has(at * arch.n_heads + number);
+  const isNew = ([at, number]) => !(followed().id in (tried.get(at * arch.n_heads + number) ?? {}));
 
   // Silence heads, each by itself; what comes of it is kept as long as the text stays.
   function tryHeads(some) {
     const kept = tried;
     const { done, stop } = engine.withoutEach(
-      { ids: seen.ids, heads: some.filter(isNew) },
+      { ids: seen.ids, heads: some.filter(isNew), watch: seen.next.map(({ id }) => id) },
       ({ layer: at, head: number, p }) => {
         kept.set(at * arch.n_heads + number, p);
         if (kept !== tried) return; // those of a text before
@@ -295,9 +302,9 @@ const shownPiece = (piece) => (piece === START ? make("code", {}, "start") : cod
 const spokenPiece = (piece) => (piece === START ? "start" : spoken(piece));
 
 // The T×T weights of one head, row by row.
-function rowsOf({ attention, pieces, arch }, layer, head) {
+function rowsOf({ attention, pieces, arch, only }, { layer, head }) {
   const n = pieces.length;
-  const first = (layer * arch.n_heads + head) * n * n;
+  const first = only ? 0 : (layer * arch.n_heads + head) * n * n;
   return pieces.map((_, row) => attention.subarray(first + row * n, first + (row + 1) * n));
 }
 

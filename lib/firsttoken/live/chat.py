@@ -1,0 +1,451 @@
+"""A chat in a cell: the model runs in the kernel, the page shows what it reads and writes."""
+
+import html
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
+from numbers import Real
+from pathlib import Path
+from typing import Any, cast
+
+import anywidget
+import numpy as np
+import traitlets
+
+from firsttoken import smollm2
+from firsttoken.chat import ChatTemplate, Messages, chat_template
+from firsttoken.checks import check_count
+from firsttoken.generate import generate
+from firsttoken.llama import load_model
+from firsttoken.paths import smollm2_path
+from firsttoken.protocols import Cache, Model
+from firsttoken.sampling import SamplingParams
+from firsttoken.tokenizer import TextStream, Tokenizer, tokenizer
+
+Array = np.ndarray
+
+# What SmolLM2 answered at temperature 0, and its template: for readers who have not installed it.
+STORED = (
+    {"role": "user", "content": "What is the capital of France?"},
+    {"role": "assistant", "content": "The capital of France is Paris."},
+    {"role": "user", "content": "And of Italy?"},
+    {"role": "assistant", "content": "The capital of Italy is Rome."},
+)
+TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
+    "You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+    "' }}{% endif %}{{'<|im_start|>' + message['role'] + '\n"
+    "' + message['content'] + '<|im_end|>' + '\n"
+    "'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n"
+    "' }}{% endif %}"
+)
+_ROLES = {"system": "System", "user": "You", "assistant": "Model"}
+_BUSY = ("loading", "writing")
+_PIECE = 64  # tokens of a prompt in one pass: between two of them it can be stopped
+_ENDS = {
+    "eos": "The model ended its answer.",
+    "length": "Cut off: so many tokens were asked for.",
+    "context": "Cut off: the model's context is full.",
+    "stopped": "You stopped it.",
+}
+_IN_JUPYTERLAB = "It answers in JupyterLab, where the model runs: <code>make lab</code>."
+_START = "Loads the model into the kernel: some seconds, and half a gigabyte of memory."
+
+# A text as a page gets it: its parts, each with whether the template wrote it as a mark.
+Parts = list[tuple[str, bool]]
+
+
+class Remembering:
+    """A model that keeps its cache from one text to the next, and reads only what is new.
+
+    `generate` takes it for any other model. Of each new text, the beginning that it shares with the
+    last one is in the cache already. Long texts are read in pieces; before each of them, `pause` is
+    called, which may raise to leave off.
+
+    Raises: ValueError as the model.
+    """
+
+    def __init__(self, model: Model, pause: Callable[[], object]):
+        self.arch, self.eos_ids = model.arch, model.eos_ids
+        self._model, self._pause = model, pause
+        self._cache: Cache | None = None
+        self._room, self._held = 0, list[int]()  # the tokens that the cache holds
+
+    def n_known(self, ids: Sequence[int]) -> int:
+        """Return how many tokens at the beginning of a text need not be read again."""
+        # The last one is: what comes next stands in its logits.
+        pairs = zip(ids[:-1], self._held, strict=False)
+        return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ids) - 1, self.n_held))
+
+    @property
+    def n_held(self) -> int:
+        """Tokens in the cache."""
+        return len(self._held)
+
+    def new_cache(self, batch: int = 1, capacity: int | None = None) -> Cache:
+        """Return the cache for the next text: the one it has, in a larger one if need be."""
+        if self._cache is None or (capacity or 0) > self._room:
+            self._room = max(capacity or 0, 2 * self._room)
+            larger = self._model.new_cache(batch, self._room)
+            for layer in range(self.arch.n_layers if self._cache is not None else 0):
+                old = cast(Cache, self._cache)
+                larger.append(layer, old.keys(layer), old.values(layer))
+            self._cache = larger
+        self._is_new_text = True
+        return self._cache
+
+    def __call__(self, tokens: Sequence[Sequence[int]], cache: Cache) -> Array:
+        """Return the logits of the last piece; all pieces are then in the cache."""
+        (ids,) = tokens
+        if self._is_new_text:
+            n_known = self.n_known(ids)
+            cache.truncate(n_known)
+            self._held, ids = self._held[:n_known], ids[n_known:]
+            self._is_new_text = False
+        for start in range(0, len(ids), _PIECE):
+            self._pause()
+            piece = list(ids[start : start + _PIECE])
+            logits = np.asarray(self._model([piece], cache))
+            self._held += piece
+        return logits
+
+
+class _Stopped(Exception):
+    """The reader wants no more of this answer."""
+
+
+class Chat(anywidget.AnyWidget):
+    """A conversation with a model, which writes in a thread of the kernel while it answers.
+
+    `messages` is all that has been said, as `ChatTemplate` takes it; `settings` are "system" (the
+    system message; empty: the template's own), "temperature", "max_tokens" and "seed". Every answer
+    has a seed of its own, the first one this.
+    """
+
+    _esm = files("firsttoken").joinpath("live/chat.js").read_text("utf-8")
+    _css = "".join(
+        files("firsttoken").joinpath(f"live/{name}.css").read_text("utf-8")
+        for name in ("loader", "chat")
+    )
+    still = traitlets.Unicode().tag(sync=True)  # HTML: what is shown until the reader starts it
+    settings = traitlets.Dict().tag(sync=True)
+    said: Any = traitlets.List().tag(sync=True)  # without the system message
+    parts: Any = traitlets.List().tag(
+        sync=True
+    )  # of the text that the model got, and of its answer
+    # phase: still, missing, loading, ready or writing; note: in words; answer: as far as it is.
+    state = traitlets.Dict({"phase": "still", "note": "", "answer": ""}).tag(sync=True)
+    view = "chat"
+
+    def __init__(self, messages: Messages, settings: Mapping[str, Any], model: str | Path):
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._loaded: Remembering | None = None
+        self._name, self._n_answers = model, 0
+        system, said = _split(messages)
+        super().__init__(said=said, settings={"system": system, **settings})
+        self._words, self._template = _words_of(model)
+        self.parts = self._parts_now()
+        note, label = _START, "Start the chat"
+        try:
+            if model == "smollm2":
+                smollm2_path()
+        except ValueError as missing:
+            note, label = html.escape(str(missing)), "Look for it again"
+        self.still = still(said, self.parts, _button(note, label))
+        self.on_msg(self._heard)
+
+    def open(self) -> None:
+        """Open the way to JupyterLab; a page of the site has none, and would carry it in vain."""
+        if not _on_site():
+            super().open()
+
+    def close(self) -> None:
+        """Stop writing, and take the view away."""
+        self.stop()
+        super().close()
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """All that has been said, the system message first if there is one."""
+        system = self.settings["system"]
+        return [*([{"role": "system", "content": system}] if system else []), *self.said]
+
+    def start(self) -> None:
+        """Load the model, and have it answer if the last message is the reader's."""
+        if self._is_idle():
+            self._work()
+
+    def say(self, text: str) -> None:
+        """Send a message; the answer is written while other cells run. `wait` waits for it.
+
+        Raises: ValueError while it still answers another one, and for a message without text.
+        """
+        if not self._is_idle():
+            raise ValueError("text must wait: the model still answers; stop() ends that")
+        text = _well_formed(text)
+        if not text.strip():
+            raise ValueError(f"text must say something, got {text!r}")
+        self.said = [*self.said, {"role": "user", "content": text}]
+        self._work()
+
+    def stop(self) -> None:
+        """End the answer that is being written; what there is of it stays."""
+        self._stopping.set()
+        self.wait()
+
+    def wait(self) -> None:
+        """Return when nothing is being written."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def clear(self) -> None:
+        """Forget what has been said; the system message stays, and what the cache has of it."""
+        self.stop()
+        self.said, self.parts = [], []
+        self.state = {**self.state, "note": "", "answer": ""}
+
+    def _parts_now(self) -> Parts:
+        """Return the text of what has been said, as far as it is known before the model is."""
+        if not self.messages:
+            return []
+        ids = self._template.encode(self.messages, add_generation_prompt=False)
+        return _parts(ids, self._words)
+
+    def _is_idle(self) -> bool:
+        if self.state["phase"] in _BUSY:
+            return False
+        self.wait()  # it has said that it is done
+        return True
+
+    def _work(self) -> None:
+        self._stopping.clear()
+        phase, note = ("writing", "") if self._loaded else ("loading", "Loading the model …")
+        self.state = {"phase": phase, "note": note, "answer": ""}
+        self._thread = threading.Thread(target=self._load_and_answer, daemon=True)
+        self._thread.start()
+
+    def _load_and_answer(self) -> None:
+        """Do in the thread what takes time, and leave the view ready for more."""
+        try:
+            if self._loaded is None:
+                model = self._load()
+                self._loaded = Remembering(model, self._pause)
+            note = self._answer() if self.said and self.said[-1]["role"] == "user" else ""
+            self.state = {"phase": "ready", "note": note, "answer": ""}
+        except Exception as error:  # nobody else would hear of it
+            phase = "missing" if self._loaded is None else "ready"
+            self.state = {"phase": phase, "note": str(error) or repr(error), "answer": ""}
+
+    def _load(self) -> Model:
+        """Return the model; SmolLM2 is loaded once for all that need it."""
+        if self._name != "smollm2":
+            return load_model(self._name)
+        model, self._words = smollm2.load_smollm2()
+        self._template = ChatTemplate(str(self._words.chat_template), self._words)
+        return model
+
+    def _answer(self) -> str:
+        """Write an answer to what has been said; return what is to be noted about it."""
+        assert self._loaded is not None
+        reader, words, template = self._loaded, self._words, self._template
+        settings = self.settings
+        params = SamplingParams(
+            temperature=settings["temperature"],
+            max_tokens=settings["max_tokens"],
+            seed=settings["seed"] + self._n_answers,
+        )
+        self._n_answers += 1
+        ids, written, stream = template.encode(self.messages), list[int](), TextStream(words)
+        self.parts = _parts(ids, words)
+        n_known = reader.n_known(ids)
+        tokens = f"{len(ids):,} tokens: {n_known:,} stood in the cache, {len(ids) - n_known:,} new."
+        self.state = {"phase": "writing", "note": f"Reading. {tokens}", "answer": ""}
+
+        def heard(token: int) -> None:
+            written.append(token)
+            answer = self.state["answer"] + stream.push(token)
+            self.state = {"phase": "writing", "note": f"Writing. {tokens}", "answer": answer}
+            self._pause()
+
+        try:
+            why = generate(cast(Model, reader), ids, params, on_token=heard).finish_reason
+        except _Stopped:
+            why = "stopped"
+        self.said = [*self.said, {"role": "assistant", "content": words.decode(written)}]
+        self.parts = _parts([*ids, *written], words)
+        return f"{tokens} {len(written):,} written. {_ENDS[why]}"
+
+    def _pause(self) -> None:
+        if self._stopping.is_set():
+            raise _Stopped
+
+    def _heard(self, _widget: Any, message: Mapping[str, Any], _buffers: Any) -> None:
+        """Do what the page asks for; what comes too late or makes no sense is let be."""
+        kind = message.get("kind")
+        if kind == "start":
+            self.start()
+        elif kind == "stop":
+            self._stopping.set()
+        elif kind == "clear":
+            self.clear()
+        elif kind in ("send", "set"):
+            changes = message.get("settings", {})
+            known = {name: changes[name] for name in changes if name in ("system", "temperature")}
+            settings = {**self.settings, **known}
+            settings["system"] = _well_formed(settings["system"])
+            self.settings = settings
+            if kind == "send" and self._is_idle() and message["text"].strip():
+                self.say(message["text"])
+
+    @traitlets.validate("settings")
+    def _checked(self, proposal: Mapping[str, Any]) -> dict[str, Any]:
+        settings = proposal["value"]
+        names = {"system", "temperature", "max_tokens", "seed"}
+        if set(settings) != names:
+            raise ValueError(f"settings must be {sorted(names)}, got {sorted(settings)}")
+        if not isinstance(settings["system"], str):
+            raise ValueError(f"system must be a text, got {settings['system']!r}")
+        heat = settings["temperature"]
+        is_real = isinstance(heat, Real) and not isinstance(heat, bool)
+        if not is_real or not 0 <= heat <= 2:
+            raise ValueError(f"temperature must lie within 0 … 2, got {heat!r}")
+        if check_count("max_tokens", settings["max_tokens"], at_least=1) > 2000:
+            raise ValueError(f"max_tokens must lie within 1 … 2000, got {settings['max_tokens']}")
+        check_count("seed", settings["seed"])
+        # A page's JSON knows no NumPy numbers.
+        whole = {name: int(settings[name]) for name in ("max_tokens", "seed")}
+        return {**settings, **whole, "temperature": float(heat)}
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        if _on_site():
+            shown = still(self.said, self.parts, f'<p class="ft-chat-note">{_IN_JUPYTERLAB}</p>')
+            return {
+                "text/html": f'<div class="ft-live ft-chat">{shown}</div><style>{self._css}</style>'
+            }
+        return super()._repr_mimebundle_(**options)
+
+
+def chat(
+    messages: Messages = STORED,
+    *,
+    temperature: float = 0.0,
+    max_tokens: int = 200,
+    seed: int = 0,
+    model: str | Path = "smollm2",
+) -> Chat:
+    """Show a chat with a model: what is said, and below it the text that the model really gets.
+
+    `messages` is the conversation so far, with a system message or without; if the last one is the
+    user's, the model answers it as soon as the chat is started. It runs in the kernel, through
+    `generate`, and keeps the cache of the conversation: of the next question it reads only what is
+    new. On the website, and until it is started, the view shows the conversation as given.
+
+    `model` is a name that `load_model` knows, of a model with a chat template.
+
+    Units:  max_tokens in tokens, for each answer
+    Raises: ValueError that names the argument: messages that are no dicts of a role and a content
+            that is a text, a temperature outside 0 … 2, max_tokens outside 1 … 2000, a negative
+            seed, a model without a chat template.
+
+    >>> talk = chat([{"role": "user", "content": "Hi!"}], temperature=0.5)
+    >>> talk.messages, talk.settings["temperature"]
+    ([{'role': 'user', 'content': 'Hi!'}], 0.5)
+    """
+    settings = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
+    return Chat(messages, settings, model)
+
+
+def still(said: Messages, parts: Parts, ending: str) -> str:
+    """Return a conversation as HTML, with the text that the model gets, and some HTML below."""
+    rows = "".join(
+        f'<div class="ft-chat-said ft-chat-{"user" if each["role"] == "user" else "model"}">'
+        f"<b>{html.escape(str(_ROLES.get(each['role'], each['role'])))}</b>"
+        f"<div>{html.escape(each['content'])}</div></div>"
+        for each in said
+    )
+    text = "".join(
+        f'<span class="ft-chat-mark">{html.escape(part)}</span>' if is_mark else html.escape(part)
+        for part, is_mark in parts
+    )
+    whole = html.escape("".join(part for part, _ in parts))
+    return (
+        f'<div class="ft-chat-log">{rows}</div>'
+        "<details class='ft-chat-details' open><summary>The text that the model gets</summary>"
+        f'<div class="ft-chat-text" role="img" aria-label="The text that the model gets: {whole}">'
+        f"{text}</div></details>{ending}"
+    )
+
+
+def _button(note: str, label: str) -> str:
+    return (
+        '<div class="ft-live-try"><button type="button" class="ft-live-start">'
+        f'{label}</button><span role="status">{note}</span></div>'
+    )
+
+
+class _Characters:
+    """Stands for SmolLM2's tokenizer where it is not installed: characters, and two marks."""
+
+    def __init__(self) -> None:
+        self.special_names = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
+        self.special_tokens = {name: -i for i, name in enumerate(self.special_names.values(), 1)}
+
+    def encode(self, text: str) -> list[int]:
+        """Return the numbers of the characters."""
+        return list(map(ord, text))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the characters."""
+        return "".join(map(chr, ids))
+
+
+def _words_of(model: str | Path) -> tuple[Tokenizer, ChatTemplate]:
+    """Return what fills a model's template; of SmolLM2, which may be missing, a stand-in."""
+    if model == "smollm2":
+        words = cast(Tokenizer, _Characters())
+        return words, ChatTemplate(TEMPLATE, words)
+    return tokenizer(model), chat_template(model)
+
+
+def _parts(ids: Sequence[int], words: Tokenizer) -> Parts:
+    """Return the text of some ids in parts, with the marks by themselves."""
+    names = {i: name for name, i in words.special_tokens.items()}
+    parts, run = Parts(), list[int]()
+    for token in [*ids, None]:
+        if token is not None and token not in names:
+            run.append(token)
+            continue
+        if run:
+            parts.append((words.decode(run), False))
+            run = []
+        if token is not None:
+            parts.append((names[token], True))
+    return parts
+
+
+def _split(messages: Messages) -> tuple[str, list[dict[str, str]]]:
+    """Return the system message, "" if there is none, and the others."""
+    try:
+        said = [{key: each[key] for key in ("role", "content")} for each in messages]
+        fine = all(isinstance(value, str) for each in said for value in each.values())
+    except (TypeError, KeyError):
+        fine = False
+    if not fine:
+        raise ValueError(f"messages must be dicts of a role and a content, got {messages!r}")
+    said = [{key: _well_formed(value) for key, value in each.items()} for each in said]
+    if said and said[0]["role"] == "system":
+        return said[0]["content"], said[1:]
+    return "", said
+
+
+def _well_formed(text: str) -> str:
+    """Return a text whose halves of characters, which no tokenizer knows, are U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _on_site() -> bool:
+    return os.environ.get("FIRSTTOKEN_SITE") == "1"
