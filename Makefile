@@ -194,7 +194,7 @@ similarity: .venv/classroom ## show similar code of different students (COURSE=~
 	@[ -n "$(COURSE)" ] || $(call fail,name the folder of the course: make similarity COURSE=~/course)
 	@$(PY) classroom/similarity.py "$(COURSE)"
 
-bench: .venv/test ## compare speed with other programs (an hour and a half; wants a quiet machine)
+bench: .venv/test .venv/smollm2 ## compare speed with other programs (an hour and a half; wants a quiet machine)
 	@mkdir -p _build/bench
 	@for program in benchmarks/*.py scripts/measure_engine.py; do \
 		name=$$(basename $$program .py); out=_build/bench/$${name#measure_}.json; \

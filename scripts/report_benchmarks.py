@@ -77,6 +77,17 @@ def rows(folder: Path) -> Iterator[tuple[str, str, str, str]]:
     for backend in ("numpy", "torch"):
         gain = r["times_faster"][f"firsttoken, {backend}"]
         yield f"Decoding, {backend} backend", "transformers `generate`", times([gain]), where(r)
+    r = stored("real_model")
+    for name in ("numpy fp32", "torch int4"):
+        for beside in ("transformers fp32", "llama.cpp q4_1"):
+            ratios = [
+                found["programs"][name]["tokens_per_s"] / found["programs"][beside]["tokens_per_s"]
+                for found in r["threads"].values()
+                if beside in found["programs"]
+            ]
+            if ratios:
+                what = f"SmolLM2 writes, {name}, 1 and 2 threads"
+                yield what, beside, times(ratios), where(r)
     r = stored("page")
     gains = r["results"]["target"]["times_faster_than_numpy"]
     one = [gains[name] for name in gains if name.startswith("1 token") and "cache" not in name]

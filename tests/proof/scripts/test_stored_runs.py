@@ -1,10 +1,12 @@
 """data/measured/: no stored run is older than the code that it measures."""
 
 import ast
+import importlib.util
 import json
 import shutil
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from firsttoken.provenance import code_digest
@@ -65,6 +67,22 @@ def test_no_stored_run_is_older_than_the_code_it_measures(stem, now):
     since = changed(json.loads(STORED[stem].read_text("utf-8")), now)
     run = program(stem).relative_to(ROOT)
     assert not since, f"{stem} is older than {sorted(since)}: run {run} again"
+
+
+def test_what_chapters_measure_on_smollm2_is_as_old_as_their_code():
+    """Its code stands in the chapters: a cell that measures otherwise is to be run again."""
+    path = ROOT / "scripts" / "measure_smollm2.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    code = {
+        chapter.stem: script.measuring(nbformat.read(chapter, as_version=4))
+        for chapter in script.NOTEBOOKS.glob("*.ipynb")
+    }
+    now = {stem: script.digest(source) for stem, source in code.items() if source}
+    stored = json.loads(STORED["smollm2"].read_text("utf-8"))
+    assert now == stored["code"]
+    assert {name[:2] for name in stored["found"]} == {stem[:2] for stem in now}
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
