@@ -74,7 +74,7 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
                 "later word come so much sooner?",
                 "I",
                 n_quizzes=3,
-                n_exercises=4,
+                n_exercises=5,
             ),
             Chapter(
                 "02_metrics",
@@ -83,7 +83,7 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
                 "numbers tell them apart?",
                 "I",
                 ("01_generate",),
-                n_quizzes=4,
+                n_quizzes=5,
                 n_exercises=4,
             ),
             Chapter(
@@ -93,7 +93,7 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
                 "between the two?",
                 "I",
                 ("01_generate",),
-                n_quizzes=3,
+                n_quizzes=4,
                 n_exercises=4,
             ),
             Chapter(
@@ -103,7 +103,7 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
                 "card?",
                 "I",
                 ("01_generate",),
-                n_quizzes=2,
+                n_quizzes=3,
                 n_exercises=4,
             ),
             Chapter(
@@ -113,7 +113,7 @@ CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
                 "and what does a million cost?",
                 "I",
                 ("02_metrics", "03_roofline", "04_kv_cache"),
-                n_quizzes=3,
+                n_quizzes=4,
                 n_exercises=4,
             ),
             Chapter(
