@@ -194,7 +194,7 @@ def test_an_empty_config_takes_the_defaults_of_transformers(model_type, tmp_path
     if rope:
         assert arch.rope_theta == rope.get("full_attention", rope)["rope_theta"]
     unrotated = [not rotated for rotated in getattr(hf, "no_rope_layers", None) or []]
-    assert arch.unrotated_layers == tuple(np.flatnonzero(unrotated))
+    assert (arch.unrotated_layers or ()) == tuple(np.flatnonzero(unrotated))
     # A window applies in the layers that layer_types names, in all where there are no types.
     window = getattr(hf, "sliding_window", None)
     kinds = getattr(hf, "layer_types", None) or ["sliding_attention"] * arch.n_layers

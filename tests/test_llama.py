@@ -109,7 +109,7 @@ VARIANTS = {
 LEFT_OUT = {
     "qwen2": {"qkv_bias": False},
     "qwen3": {"qk_norm": False},
-    "smollm3": {"unrotated_layers": ()},
+    "smollm3": {"unrotated_layers": None},
 }
 
 

@@ -56,6 +56,7 @@ class Llama:
         self.arch, self.norm_eps, self.eos_ids = arch, norm_eps, tuple(eos_ids)
         self.frequencies = rope_frequencies(arch.head_dim, rope_theta, rope_scaling)  # [H/2]
         self.windows = arch.layer_windows
+        self.unrotated = frozenset(arch.unrotated_layers or ())
 
         def vector(name: str) -> Array:
             return np.array(weights[name], dtype=np.float32)
@@ -221,7 +222,7 @@ class Llama:
         qk, v = heads[:, :n_rotated], heads[:, n_rotated:]
         if block.qk_norm is not None:
             qk = rms_norm(qk, block.qk_norm, self.norm_eps)
-        if layer not in arch.unrotated_layers:
+        if layer not in self.unrotated:
             qk = rotate(qk, *rotation)
         q, k = qk[:, :n], qk[:, n:]  # [B, N, T, H], [B, K, T, H]
         mixed = mix(layer, q, k, v)  # [B, N, T, H]

@@ -98,7 +98,7 @@ class _Attention(nn.Module):
         super().__init__()
         self.head_dim = arch.head_dim
         width, kv_width = arch.n_heads * arch.head_dim, arch.n_kv_heads * arch.head_dim
-        self.unrotated = frozenset(arch.unrotated_layers)
+        self.unrotated = frozenset(arch.unrotated_layers or ())
         self.q_proj = nn.Linear(arch.d_model, width, bias=arch.qkv_bias)
         self.k_proj = nn.Linear(arch.d_model, kv_width, bias=arch.qkv_bias)
         self.v_proj = nn.Linear(arch.d_model, kv_width, bias=arch.qkv_bias)

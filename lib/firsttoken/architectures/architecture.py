@@ -20,7 +20,7 @@ class Architecture:
     `qkv_bias`, `out_bias`, `mlp_bias`, `expert_bias` (router included) and `head_bias` say which
     matrices carry a bias; `sink_logits` adds one learned logit per head and layer.
 
-    Positions: layers in `unrotated_layers` (NoPE) turn neither queries nor keys.
+    Positions: layers in `unrotated_layers` (NoPE) turn neither queries nor keys. None means none.
 
     Windows: a layer in `local_layers` attends to its last `window` tokens. None means all layers.
 
@@ -80,7 +80,7 @@ class Architecture:
     q_latent_dim: int | None = None
     rope_theta: float | None = None
     rope_scaling: Mapping[str, Any] | None = field(default=None, hash=False)
-    unrotated_layers: tuple[int, ...] = ()
+    unrotated_layers: tuple[int, ...] | None = None
     source: str = ""
 
     def __post_init__(self) -> None:

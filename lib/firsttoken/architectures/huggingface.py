@@ -61,7 +61,7 @@ def from_hf_config(config: str | Path | Mapping[str, Any]) -> Architecture:
     if model_type == "gpt_oss":
         fields |= {"expert_bias": True, "sink_logits": True}
     if model_type == "smollm3":
-        fields["unrotated_layers"] = _unrotated(values)
+        fields["unrotated_layers"] = _unrotated(values) or None
     fields["qk_norm"] = model_type in ("qwen3", "qwen3_moe", "gemma3_text")
     if model_type in ("gemma2", "gemma3_text"):
         fields["norms_per_layer"] = 4
