@@ -12,7 +12,7 @@ import pytest
 from firsttoken import live
 from firsttoken.chat import ChatTemplate, chat_template
 from firsttoken.generate import generate
-from firsttoken.live.chat import STORED, TEMPLATE, Remembering
+from firsttoken.live.chat import STORED, TEMPLATE
 from firsttoken.llama import load_model
 from firsttoken.paths import data_path, smollm2_path
 from firsttoken.sampling import SamplingParams
@@ -49,22 +49,6 @@ def talk(folder):
     return live.chat([], max_tokens=12, model=folder)
 
 
-class Counting:
-    """A model that notes what it is given to read."""
-
-    def __init__(self, model):
-        self.arch, self.eos_ids, self.new_cache = model.arch, model.eos_ids, model.new_cache
-        self._model, self.read = model, []
-
-    def __call__(self, tokens, cache=None):
-        self.read.append(list(tokens[0]))
-        return self._model(tokens, cache)
-
-    @property
-    def all(self):
-        return [token for piece in self.read for token in piece]
-
-
 def test_answers_are_those_of_generate(talk, folder):
     """Whatever stands in the cache, the text is that of a model which reads all of it."""
     model, words, template = load_model(folder), tokenizer(folder), chat_template(folder)
@@ -81,24 +65,6 @@ def test_answers_are_those_of_generate(talk, folder):
         assert text.startswith(template.render(before))
         assert marks.count("<|endoftext|>") == [*ids, *expected.ids].count(0)
     assert talk.state["phase"] == "ready"
-
-
-def test_a_second_question_reads_what_is_new():
-    model = load_model("target")
-    counting, ids = Counting(model), tokenizer().encode_document("import os\nimport sys\n" * 20)
-    params = SamplingParams(temperature=0, max_tokens=5)
-    reader = Remembering(counting, lambda: None)
-    first = generate(reader, ids, params, ignore_eos=True)
-    assert max(map(len, counting.read)) == 64 and counting.all[: len(ids)] == ids
-    longer = [*ids, *first.ids, *ids[1:30]]  # the cache must grow
-    for text in (longer, longer, longer[:40], [*longer[:40], *ids[1:]]):
-        n_known, counting.read = reader.n_known(text), []
-        shown = generate(reader, text, params, ignore_eos=True)
-        assert counting.all[: len(text) - n_known] == text[n_known:]
-        assert shown.ids == generate(model, text, params, ignore_eos=True).ids
-    # The last token written has not been read.
-    assert Remembering(counting, lambda: None).n_known(ids) == 0
-    assert reader.n_known([*longer[:40], *ids[1:]]) == len(longer[:40]) + len(ids) - 2
 
 
 class Page:

@@ -29,7 +29,7 @@ function textField(label, attributes) {
     field.style.height = `${field.scrollHeight + 2}px`;
   };
   field.addEventListener("input", fit);
-  const element = make("div", { class: "ft-chat-field" }, make("label", { for: id }, label), field);
+  const element = make("div", { class: "ft-message" }, make("label", { for: id }, label), field);
   return { element, field, fit };
 }
 
@@ -37,10 +37,11 @@ function slider(value, onInput) {
   const id = `ft-chat-${++n_ids}-${Math.random().toString(36).slice(2, 8)}`;
   const input = make("input", { type: "range", id, min: "0", max: "2", step: "0.1" });
   input.value = value;
-  const readout = make("span", { class: "ft-chat-readout", "aria-hidden": "true" });
+  const readout = make("span", { class: "ft-readout", "aria-hidden": "true" });
   const show = () => {
     readout.textContent = input.value === "0" ? "0: the likeliest" : input.value;
     input.setAttribute("aria-valuetext", readout.textContent);
+    input.style.setProperty("--ft-at", `${50 * input.value}%`);
   };
   show();
   input.addEventListener("input", () => {
@@ -48,7 +49,7 @@ function slider(value, onInput) {
     onInput(Number(input.value));
   });
   const name = make("label", { for: id }, "Temperature");
-  return make("div", { class: "ft-chat-slider" }, name, readout, input);
+  return make("div", { class: "ft-slider" }, name, readout, input);
 }
 
 function saying({ role, content }) {
@@ -107,18 +108,14 @@ function live(model, root) {
     model.send({ kind: "clear" });
     message.field.focus();
   });
-  const note = make("p", { class: "ft-chat-note", role: "status" });
+  const note = make("p", { class: "ft-note", role: "status" });
   const text = make("div", {
-    class: "ft-chat-text",
+    class: "ft-output",
     role: "region",
     tabindex: "0",
     "aria-label": "The text that the model gets",
   });
-  const key = make(
-    "p",
-    { class: "ft-chat-note" },
-    make("span", { class: "ft-chat-mark" }, "marks"),
-  );
+  const key = make("p", { class: "ft-note" }, make("span", { class: "ft-chat-mark" }, "marks"));
   key.append(" are single tokens, which no message can write");
   const details = make(
     "details",
@@ -130,7 +127,7 @@ function live(model, root) {
   root.replaceChildren(
     log,
     message.element,
-    make("div", { class: "ft-chat-row" }, sendButton, stopButton, clearButton, slide),
+    make("div", { class: "ft-row" }, sendButton, stopButton, clearButton, slide),
     note,
     system.element,
     details,
@@ -146,7 +143,7 @@ function live(model, root) {
       now.classList.add("ft-chat-now");
       said.push(now);
     }
-    refill(log, said.length ? said : [make("p", { class: "ft-chat-note" }, "Ask something.")]);
+    refill(log, said.length ? said : [make("p", { class: "ft-note" }, "Ask something.")]);
     log.setAttribute("aria-busy", String(isWriting));
     const parts = model.get("parts").map(([part, isMark]) => {
       return isMark ? make("span", { class: "ft-chat-mark" }, part) : part;

@@ -3,7 +3,7 @@
 import html
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from numbers import Real
 from pathlib import Path
@@ -16,10 +16,11 @@ import traitlets
 from firsttoken import smollm2
 from firsttoken.chat import ChatTemplate, Messages, chat_template
 from firsttoken.checks import check_count
-from firsttoken.generate import generate
+from firsttoken.continuation import Continuation
+from firsttoken.live.last_text import LastText
 from firsttoken.llama import load_model
 from firsttoken.paths import smollm2_path
-from firsttoken.protocols import Cache, Model
+from firsttoken.protocols import FeatureModel
 from firsttoken.sampling import SamplingParams
 from firsttoken.tokenizer import TextStream, Tokenizer, tokenizer
 
@@ -43,7 +44,7 @@ TEMPLATE = (
 )
 _ROLES = {"system": "System", "user": "You", "assistant": "Model"}
 _BUSY = ("loading", "writing")
-_PIECE = 64  # tokens of a prompt in one pass: between two of them it can be stopped
+_ROOM = 512  # tokens in the cache at first; it grows with the conversation
 _ENDS = {
     "eos": "The model ended its answer.",
     "length": "Cut off: so many tokens were asked for.",
@@ -55,61 +56,6 @@ _START = "Loads the model into the kernel: some seconds, and half a gigabyte of 
 
 # A text as a page gets it: its parts, each with whether the template wrote it as a mark.
 Parts = list[tuple[str, bool]]
-
-
-class Remembering:
-    """A model that keeps its cache from one text to the next, and reads only what is new.
-
-    `generate` takes it for any other model. Of each new text, the beginning that it shares with the
-    last one is in the cache already. Long texts are read in pieces; before each of them, `pause` is
-    called, which may raise to leave off.
-
-    Raises: ValueError as the model.
-    """
-
-    def __init__(self, model: Model, pause: Callable[[], object]):
-        self.arch, self.eos_ids = model.arch, model.eos_ids
-        self._model, self._pause = model, pause
-        self._cache: Cache | None = None
-        self._room, self._held = 0, list[int]()  # the tokens that the cache holds
-
-    def n_known(self, ids: Sequence[int]) -> int:
-        """Return how many tokens at the beginning of a text need not be read again."""
-        # The last one is: what comes next stands in its logits.
-        pairs = zip(ids[:-1], self._held, strict=False)
-        return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ids) - 1, self.n_held))
-
-    @property
-    def n_held(self) -> int:
-        """Tokens in the cache."""
-        return len(self._held)
-
-    def new_cache(self, batch: int = 1, capacity: int | None = None) -> Cache:
-        """Return the cache for the next text: the one it has, in a larger one if need be."""
-        if self._cache is None or (capacity or 0) > self._room:
-            self._room = max(capacity or 0, 2 * self._room)
-            larger = self._model.new_cache(batch, self._room)
-            for layer in range(self.arch.n_layers if self._cache is not None else 0):
-                old = cast(Cache, self._cache)
-                larger.append(layer, old.keys(layer), old.values(layer))
-            self._cache = larger
-        self._is_new_text = True
-        return self._cache
-
-    def __call__(self, tokens: Sequence[Sequence[int]], cache: Cache) -> Array:
-        """Return the logits of the last piece; all pieces are then in the cache."""
-        (ids,) = tokens
-        if self._is_new_text:
-            n_known = self.n_known(ids)
-            cache.truncate(n_known)
-            self._held, ids = self._held[:n_known], ids[n_known:]
-            self._is_new_text = False
-        for start in range(0, len(ids), _PIECE):
-            self._pause()
-            piece = list(ids[start : start + _PIECE])
-            logits = np.asarray(self._model([piece], cache))
-            self._held += piece
-        return logits
 
 
 class _Stopped(Exception):
@@ -127,7 +73,7 @@ class Chat(anywidget.AnyWidget):
     _esm = files("firsttoken").joinpath("live/chat.js").read_text("utf-8")
     _css = "".join(
         files("firsttoken").joinpath(f"live/{name}.css").read_text("utf-8")
-        for name in ("loader", "chat")
+        for name in ("loader", "controls", "chat")
     )
     still = traitlets.Unicode().tag(sync=True)  # HTML: what is shown until the reader starts it
     settings = traitlets.Dict().tag(sync=True)
@@ -142,7 +88,7 @@ class Chat(anywidget.AnyWidget):
     def __init__(self, messages: Messages, settings: Mapping[str, Any], model: str | Path):
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._loaded: Remembering | None = None
+        self._last: LastText | None = None
         self._name, self._n_answers = model, 0
         system, said = _split(messages)
         super().__init__(said=said, settings={"system": system, **settings})
@@ -223,7 +169,7 @@ class Chat(anywidget.AnyWidget):
 
     def _work(self) -> None:
         self._stopping.clear()
-        phase, note = ("writing", "") if self._loaded else ("loading", "Loading the model …")
+        phase, note = ("writing", "") if self._last else ("loading", "Loading the model …")
         self.state = {"phase": phase, "note": note, "answer": ""}
         self._thread = threading.Thread(target=self._load_and_answer, daemon=True)
         self._thread.start()
@@ -231,27 +177,27 @@ class Chat(anywidget.AnyWidget):
     def _load_and_answer(self) -> None:
         """Do in the thread what takes time, and leave the view ready for more."""
         try:
-            if self._loaded is None:
-                model = self._load()
-                self._loaded = Remembering(model, self._pause)
+            if self._last is None:
+                self._model = self._load()
+                self._last = LastText(self._model, _ROOM)
             note = self._answer() if self.said and self.said[-1]["role"] == "user" else ""
             self.state = {"phase": "ready", "note": note, "answer": ""}
         except Exception as error:  # nobody else would hear of it
-            phase = "missing" if self._loaded is None else "ready"
+            phase = "missing" if self._last is None else "ready"
             self.state = {"phase": phase, "note": str(error) or repr(error), "answer": ""}
 
-    def _load(self) -> Model:
+    def _load(self) -> FeatureModel:
         """Return the model; SmolLM2 is loaded once for all that need it."""
         if self._name != "smollm2":
-            return load_model(self._name)
+            return cast(FeatureModel, load_model(self._name))
         model, self._words = smollm2.load_smollm2()
         self._template = ChatTemplate(str(self._words.chat_template), self._words)
-        return model
+        return cast(FeatureModel, model)
 
     def _answer(self) -> str:
         """Write an answer to what has been said; return what is to be noted about it."""
-        assert self._loaded is not None
-        reader, words, template = self._loaded, self._words, self._template
+        assert self._last is not None
+        last, words, template = self._last, self._words, self._template
         settings = self.settings
         params = SamplingParams(
             temperature=settings["temperature"],
@@ -261,7 +207,7 @@ class Chat(anywidget.AnyWidget):
         self._n_answers += 1
         ids, written, stream = template.encode(self.messages), list[int](), TextStream(words)
         self.parts = _parts(ids, words)
-        n_known = reader.n_known(ids)
+        n_known = last.n_known(ids)
         tokens = f"{len(ids):,} tokens: {n_known:,} stood in the cache, {len(ids) - n_known:,} new."
         self.state = {"phase": "writing", "note": f"Reading. {tokens}", "answer": ""}
 
@@ -269,15 +215,28 @@ class Chat(anywidget.AnyWidget):
             written.append(token)
             answer = self.state["answer"] + stream.push(token)
             self.state = {"phase": "writing", "note": f"Writing. {tokens}", "answer": answer}
-            self._pause()
 
+        request = Continuation(self._model, ids, params, heard)
+        last.reserve(request.max_length)
         try:
-            why = generate(cast(Model, reader), ids, params, on_token=heard).finish_reason
+            while (why := request.finish_reason) is None:
+                request.append(request.choose(self._read(request.ids)))
         except _Stopped:
             why = "stopped"
         self.said = [*self.said, {"role": "assistant", "content": words.decode(written)}]
         self.parts = _parts([*ids, *written], words)
         return f"{tokens} {len(written):,} written. {_ENDS[why]}"
+
+    def _read(self, ids: Sequence[int]) -> Array:
+        """Return the logits after a text; between two passes the reader may stop it."""
+        assert self._last is not None
+        reading = self._last.read(ids)
+        try:
+            while True:
+                self._pause()
+                next(reading)
+        except StopIteration as end:
+            return end.value
 
     def _pause(self) -> None:
         if self._stopping.is_set():
@@ -322,7 +281,7 @@ class Chat(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         if _on_site():
-            shown = still(self.said, self.parts, f'<p class="ft-chat-note">{_IN_JUPYTERLAB}</p>')
+            shown = still(self.said, self.parts, f'<p class="ft-note">{_IN_JUPYTERLAB}</p>')
             return {
                 "text/html": f'<div class="ft-live ft-chat">{shown}</div><style>{self._css}</style>'
             }
@@ -340,9 +299,9 @@ def chat(
     """Show a chat with a model: what is said, and below it the text that the model really gets.
 
     `messages` is the conversation so far, with a system message or without; if the last one is the
-    user's, the model answers it as soon as the chat is started. It runs in the kernel, through
-    `generate`, and keeps the cache of the conversation: of the next question it reads only what is
-    new. On the website, and until it is started, the view shows the conversation as given.
+    user's, the model answers it as soon as the chat is started. It runs in the kernel, writes as
+    `generate` does, and keeps the cache of the conversation: of the next question it reads only
+    what is new. On the website, and until it is started, the view shows the conversation as given.
 
     `model` is a name that `load_model` knows, of a model with a chat template.
 
@@ -375,7 +334,7 @@ def still(said: Messages, parts: Parts, ending: str) -> str:
     return (
         f'<div class="ft-chat-log">{rows}</div>'
         "<details class='ft-chat-details' open><summary>The text that the model gets</summary>"
-        f'<div class="ft-chat-text" role="img" aria-label="The text that the model gets: {whole}">'
+        f'<div class="ft-output" role="img" aria-label="The text that the model gets: {whole}">'
         f"{text}</div></details>{ending}"
     )
 

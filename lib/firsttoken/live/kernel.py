@@ -3,14 +3,16 @@
 import functools
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
+from firsttoken.architectures import Architecture
 from firsttoken.attention import attention
 from firsttoken.continuation import Continuation
 from firsttoken.draft_heads import SuffixDraft
 from firsttoken.inspection import Inside, look_inside
+from firsttoken.live.last_text import LastText
 from firsttoken.llama import Llama
 from firsttoken.protocols import Cache
 from firsttoken.sampling import SamplingParams, next_token_distribution, softmax
@@ -23,7 +25,7 @@ Turns = Generator[Any, None, Any]
 DRAFTS = ("suffix_automaton",)
 """What can guess for a model that comes alone."""
 
-_CHUNK = 64  # tokens in one pass: then others have their turn
+_ROWS = 256  # tokens in one pass where each silent head has a text of its own
 _MOST_RUNNING = 8  # answers begun: those of pages that are gone fall out
 
 
@@ -52,7 +54,7 @@ class KernelEngine:
         assert model.arch.max_context is not None
         self._model, self._words = model, words
         self._special = {i: name for name, i in words.special_tokens.items()}
-        self._text = _Text(model, model.new_cache(1, model.arch.max_context))
+        self._text = LastText(model, model.arch.max_context)
         # The last look, and the one at the same text with all heads.
         self._look = functools.lru_cache(2)(self._looked)
         self._running: dict[Any, Turns] = {}
@@ -126,11 +128,14 @@ class KernelEngine:
         model, stream = self._model, TextStream(self._words)
         request = Continuation(model, ids, SamplingParams(**params, max_tokens=max_tokens))
         text, start_s = self._text, time.perf_counter()
-        if use_cache is not None:
-            text = _Text(model, model.new_cache(1, request.max_length) if use_cache else None)
+        if use_cache:
+            text = LastText(model, request.max_length)
         while request.finish_reason is None:
             step_s = time.perf_counter()
-            logits = yield from text.read(request.ids)
+            if use_cache is False:
+                logits = model.logits(model.features([request.ids])[0, -1])
+            else:
+                logits = yield from text.read(request.ids)
             kept = request.distributions(logits[None])[0] if top else None
             token = request.choose(logits)
             request.append(token)
@@ -141,7 +146,7 @@ class KernelEngine:
                 "ids_length": len(request.ids),
                 "step_ms": 1000 * (now_s - step_s),
                 "at_ms": 1000 * (now_s - start_s),
-                **text.size(),
+                **_size(model.arch, None if use_cache is False else text.cache),
                 "top": [] if kept is None else self._likeliest(softmax(logits), kept, top),
             }
         return _end(request, start_s)
@@ -218,7 +223,7 @@ class KernelEngine:
     ) -> Turns:
         """Tell what follows if one head is silent, for each by itself: of the tokens in `watch`."""
         model = self._model
-        n = max(1, 4 * _CHUNK // len(ids))  # heads in one pass, each with a text of its own
+        n = max(1, _ROWS // len(ids))
         for some in (heads[i : i + n] for i in range(0, len(heads), n)):
 
             def mix(layer: int, q: Array, k: Array, v: Array, some: Any = some) -> Array:
@@ -246,47 +251,16 @@ class KernelEngine:
         return [self._named(i) | {"p": float(p[i]), "kept": float(kept[i])} for i in top]
 
 
-class _Text:
-    """The text that was read last: of the next one only what is new goes through the model."""
-
-    def __init__(self, model: Llama, cache: Cache | None):
-        self._model, self._cache = model, cache
-        self._ids: list[int] = []
-        self._logits: Array | None = None
-
-    def read(self, ids: Sequence[int]) -> Turns:
-        """Return the logits [V] after the last of some ids; others have their turn in between."""
-        model, cache, ids = self._model, self._cache, list(ids)
-        if cache is None:
-            return model.logits(model.features([ids])[0, -1])
-        most = cast(int, model.arch.max_context)
-        if not 0 < len(ids) <= most:
-            raise ValueError(f"ids must hold 1 … {most} tokens, got {len(ids)}")
-        while self._logits is None or ids != self._ids:
-            pairs = enumerate(zip(ids[:-1], self._ids, strict=False))
-            shared = next((i for i, (a, b) in pairs if a != b), min(len(ids) - 1, len(self._ids)))
-            cache.truncate(shared)
-            features = model.features([ids[shared : shared + _CHUNK]], cache)
-            self._ids, self._logits = ids[: cache.length], None
-            if len(self._ids) == len(ids):
-                self._logits = model.logits(features[0, -1])
-                break
-            yield None
-        return self._logits
-
-    def size(self) -> dict[str, int]:
-        """Return what the cache holds: tokens, and bytes that are filled and allocated."""
-        cache = self._cache
-        if cache is None:
-            return {"n_cached": 0, "cache_bytes": 0, "cache_capacity_bytes": 0}
-        layers = range(self._model.arch.n_layers)
-        return {
-            "n_cached": cache.length,
-            "cache_bytes": sum(
-                read(i).nbytes for i in layers for read in (cache.keys, cache.values)
-            ),
-            "cache_capacity_bytes": cache.nbytes,
-        }
+def _size(arch: Architecture, cache: Cache | None) -> dict[str, int]:
+    """Return what a cache holds: tokens, and bytes that are filled and allocated."""
+    if cache is None:
+        return {"n_cached": 0, "cache_bytes": 0, "cache_capacity_bytes": 0}
+    parts = [read(i) for i in range(arch.n_layers) for read in (cache.keys, cache.values)]
+    return {
+        "n_cached": cache.length,
+        "cache_bytes": sum(part.nbytes for part in parts),
+        "cache_capacity_bytes": cache.nbytes,
+    }
 
 
 def _end(request: Continuation, start_s: float) -> dict[str, Any]:
