@@ -1,7 +1,7 @@
 """Keep what the chapters measure on SmolLM2, for readers who have not installed it.
 
     python scripts/measure_smollm2.py              # all chapters, writes data/measured/smollm2.json
-    python scripts/measure_smollm2.py 04 12        # these again, the rest as stored
+    python scripts/measure_smollm2.py 04 12        # these again, on the machine of the others
 
 A chapter's cells call `on_smollm2(name, measure)`. This runs the chapters as they stand, and stores
 what those calls returned. Close other programs first: many of the figures are times.
@@ -86,6 +86,10 @@ def main() -> None:
     parser.add_argument("chapters", nargs="*", help="two digits each; none: all")
     parser.add_argument("--out", type=Path, default=data_path("measured/smollm2.json"))
     options = parser.parse_args()
+    machine = f"{processor()} ({instruction_sets()}), {os.cpu_count()} cores"
+    stored = json.loads(options.out.read_text("utf-8")) if options.chapters else {}
+    if stored and stored["provenance"]["machine"] != machine:
+        parser.error(f"the others are of {stored['provenance']['machine']}: take all chapters here")
     busy, started_at, found, code = load_average(), commit(), {}, {}
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         source = measuring(nbformat.read(path, as_version=4))
@@ -93,7 +97,6 @@ def main() -> None:
             print(path.stem, flush=True)
             found |= measured(path)
             code[path.stem] = digest(source)
-    stored = json.loads(options.out.read_text("utf-8")) if options.chapters else {}
     report = {
         "found": stored.get("found", {}) | found,
         "code": stored.get("code", {}) | code,
@@ -102,7 +105,7 @@ def main() -> None:
             "commit": started_at,
             "measured_code": MEASURED_CODE,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": f"{processor()} ({instruction_sets()}), {os.cpu_count()} cores",
+            "machine": machine,
             "load_average_before": busy,
             "versions": {name: version(name) for name in ("numpy", "torch")},
         },
