@@ -9,6 +9,7 @@ from firsttoken.attention import attention, rms_norm
 from firsttoken.llama import Llama
 from firsttoken.protocols import check_tokens
 from firsttoken.sampling import softmax
+from firsttoken.threads import blas_threads
 
 Array = np.ndarray
 
@@ -71,14 +72,15 @@ def look_inside(
         mixed[:, [head for at, head in heads if at == layer]] = 0
         return mixed
 
-    angles = np.arange(n, dtype=np.float32)[:, None] * model.frequencies
-    rotation = np.cos(angles), np.sin(angles)
-    x = model.embedding[tokens]  # [1, T, D]
-    for layer, block in enumerate(model.blocks):
-        x = x + model._attend(
-            rms_norm(x, block.attention_norm, model.norm_eps), layer, rotation, mix
-        )
-        x = x + model._mlp(rms_norm(x, block.mlp_norm, model.norm_eps), layer)
-        last = rms_norm(x[0, -1:], model.final_norm, model.norm_eps)
-        said.append(softmax((last @ model.unembedding).astype(np.float64))[0])
+    with blas_threads(model.n_threads):
+        angles = np.arange(n, dtype=np.float32)[:, None] * model.frequencies
+        rotation = np.cos(angles), np.sin(angles)
+        x = model.embedding[tokens]  # [1, T, D]
+        for layer, block in enumerate(model.blocks):
+            x = x + model._attend(
+                rms_norm(x, block.attention_norm, model.norm_eps), layer, rotation, mix
+            )
+            x = x + model._mlp(rms_norm(x, block.mlp_norm, model.norm_eps), layer)
+            last = rms_norm(x[0, -1:], model.final_norm, model.norm_eps)
+            said.append(softmax((last @ model.unembedding).astype(np.float64))[0])
     return Inside(np.stack(looks), np.stack(said), said[-1])
