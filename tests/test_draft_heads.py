@@ -1,10 +1,14 @@
 """Drafts that see features: the text is the target's own, whatever they guess."""
 
 import itertools
+from contextlib import nullcontext
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from firsttoken import draft_heads
 from firsttoken.architectures import Architecture
 from firsttoken.constrained import Constraint, Regex
 from firsttoken.continuation import Continuation
@@ -12,6 +16,7 @@ from firsttoken.draft_heads import (
     EagleDraft,
     FeatureDraft,
     FirstDraft,
+    LikelyDraft,
     MedusaDraft,
     RecurrentDraft,
     SuffixDraft,
@@ -21,6 +26,7 @@ from firsttoken.draft_heads import (
 from firsttoken.drafts import branches
 from firsttoken.generate import generate, prompt_lookup, speculative_generate
 from firsttoken.llama import Llama, load_model
+from firsttoken.quantization import quantize
 from firsttoken.sampling import SamplingParams
 from firsttoken.tokenizer import tokenizer
 from test_generate import FALSE_FAILURE, distribution_of_text, p_value, random_weights, texts
@@ -49,6 +55,23 @@ def sure(target, tree=None):
     return recurrent(target, tree, min_confidence=0.3)
 
 
+def likely(target, tree=None):
+    """EAGLE that knows 20 of the 30 tokens."""
+    rng = np.random.default_rng(3)
+    layer = random_weights(ARCH.replace(n_layers=1)) | {"fc.weight": rng.normal(size=(16, 32))}
+    stored = {"vocabulary": np.arange(5, 25, dtype=np.int32)}
+    for name, weight in layer.items():
+        if name == "model.embed_tokens.weight":
+            continue
+        stored[name] = weight.astype(np.float32)
+        if weight.ndim == 2:
+            rounded = quantize(weight, 8, axis=0)
+            stored |= {f"{name}.scale": rounded.scale, name: rounded.codes.astype(np.int8)}
+    with TemporaryDirectory() as folder:
+        save_file(stored, f"{folder}/model.safetensors")
+        return LikelyDraft(target, f"{folder}/model.safetensors", tree)
+
+
 def in_turn(target, tree=None):
     """Prompt lookup where it finds something, and else the recurrent head."""
     return FirstDraft(SuffixDraft(min_match=1), recurrent(target, tree))
@@ -65,7 +88,7 @@ class Oracle(FeatureDraft):
         return look
 
 
-@pytest.mark.parametrize("kind", [medusa, recurrent, sure, in_turn, Oracle])
+@pytest.mark.parametrize("kind", [medusa, recurrent, sure, in_turn, likely, Oracle])
 def test_at_temperature_0_the_text_is_the_target_s(target, kind):
     params = SamplingParams(temperature=0, max_tokens=25)
     plain = generate(target, [1, 2, 3], params).ids
@@ -75,7 +98,7 @@ def test_at_temperature_0_the_text_is_the_target_s(target, kind):
         assert got.ids == plain, (tree, n)
 
 
-@pytest.mark.parametrize("kind", [medusa, recurrent, sure, in_turn, Oracle])
+@pytest.mark.parametrize("kind", [medusa, recurrent, sure, in_turn, likely, Oracle])
 def test_drawn_texts_follow_the_target(target, kind):
     """Three tokens, 500 times; every filter and penalty applied to target and guesses alike."""
     for params in (
@@ -157,6 +180,29 @@ def test_siblings_are_unlike_and_in_order(target):
     np.testing.assert_array_equal(drawn.distributions, drawn.distributions[[0] * 4])
 
 
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_what_a_draft_does_not_know_it_never_guesses(target, temperature):
+    """The text has other tokens, too: they are the target's own."""
+    guessed, seen = set(), set()
+    draft = likely(target, TREE)
+    for seed in range(20):
+        request = Continuation(target, [3, 1, 4], SamplingParams(temperature, seed=seed))
+        proposal = grow_tree(request, TREE, draft.look(request, target.features([[3, 1]])[0]))
+        guessed |= set(proposal.tokens)
+        params = SamplingParams(temperature, max_tokens=20, seed=seed)
+        seen |= set(speculative_generate(target, draft, [3, 1, 4], params, 6).ids)
+    assert guessed <= set(range(5, 25)) and not seen <= set(range(5, 25))
+
+
+def test_a_draft_takes_as_many_threads_as_its_target(target, monkeypatch):
+    """On a busy machine a second thread waits, in a product as small as this."""
+    draft, taken = likely(target), []
+    draft.layer.n_threads = 1
+    monkeypatch.setattr(draft_heads, "blas_threads", lambda n: taken.append(n) or nullcontext())
+    draft.look(Continuation(target, [3, 1, 4], SamplingParams()), target.features([[3, 1]])[0])
+    assert taken == [1]
+
+
 def test_the_suffix_draft_finds_what_a_look_up_finds():
     """With n-grams as long as the text, and the first place instead of the last."""
     target, tok = load_model("target"), tokenizer()
@@ -178,3 +224,5 @@ def test_what_does_not_fit_says_so(target):
         recurrent(target, min_confidence=2)
     with pytest.raises(ValueError, match=r"config\.json"):
         EagleDraft(target, "nowhere")
+    with pytest.raises(ValueError, match="file must be one of a draft's weights, got 'nowhere'"):
+        LikelyDraft(target, "nowhere")

@@ -1,8 +1,11 @@
 """The networks that are trained: what they say is what `draft_heads` says with their weights."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import save_file
 
 from firsttoken.architectures import Architecture
@@ -10,6 +13,7 @@ from firsttoken.checkpoint import weight_shapes
 from firsttoken.continuation import Continuation
 from firsttoken.draft_heads import (
     EagleDraft,
+    LikelyDraft,
     MedusaDraft,
     MultiTokenDraft,
     RecurrentDraft,
@@ -25,6 +29,7 @@ from firsttoken.drafts_torch import (
 )
 from firsttoken.llama import Llama
 from firsttoken.llama_torch import Llama as TorchLlama
+from firsttoken.quantization import quantize
 from firsttoken.sampling import SamplingParams
 
 ARCH = Architecture("tiny", 2, 16, 4, 2, 4, 32, 30, tied_embeddings=True, max_context=64)
@@ -104,6 +109,31 @@ def test_eagle_s_own_steps_are_its_guesses_one_by_one(target, eagle, tmp_path):
         expected = said_in_numpy(draft, target, n_text, n_steps)
         got = [said[step, n_text - 2 + step] for step in range(n_steps)]
         np.testing.assert_allclose(got, expected, atol=1e-4)
+
+
+def test_a_draft_of_some_tokens_says_what_eagle_says_of_them(target, eagle, tmp_path):
+    """From weights that 8 bits and a scale a row store exactly."""
+    network, known = copy.deepcopy(eagle), np.array([2, 3, 5, 8, 9, 21], np.int32)
+    tensors = {"vocabulary": known}
+    for name, weight in network.state_dict().items():
+        if "embed" in name or "lm_head" in name:
+            continue
+        short = name.removeprefix("layer.")
+        tensors[short] = weight.numpy()
+        if weight.ndim == 2:
+            rounded = quantize(weight.numpy(), 8, axis=0)
+            tensors |= {short: rounded.codes.astype(np.int8), f"{short}.scale": rounded.scale}
+            weight.copy_(torch.from_numpy(rounded.dequantize()))
+    save_numpy(tensors, tmp_path / "few.safetensors")
+    whole = EagleDraft(target, stored(network, tmp_path))
+    few = LikelyDraft(target, tmp_path / "few.safetensors")
+    features = target.features([TOKENS[:6]])[0]
+    said = []
+    for draft in (whole, few):
+        look = draft.look(Continuation(target, TOKENS[:7], SamplingParams(max_tokens=9)), features)
+        said.append(np.array([look([], [], 1)[0], look([3], [-1], 1)[0]]))
+    np.testing.assert_allclose(said[1][:, known], said[0][:, known], rtol=1e-5, atol=1e-5)
+    assert (np.delete(said[1], known, axis=1) == -np.inf).all()
 
 
 def test_heads_say_the_same_in_numpy_and_untrained_what_the_target_says(target):

@@ -10,8 +10,10 @@ that ship; here they run, in NumPy.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
+from safetensors.numpy import load_file
 
 from firsttoken.checkpoint import read_checkpoint, read_safetensors
 from firsttoken.continuation import Continuation
@@ -20,6 +22,7 @@ from firsttoken.generate import Draft, Observer, Proposal
 from firsttoken.llama import Llama, silu
 from firsttoken.paths import data_path
 from firsttoken.sampling import softmax
+from firsttoken.threads import blas_threads
 
 Array = np.ndarray
 Look = Callable[[list[int], list[int], int], Array]
@@ -249,6 +252,63 @@ class EagleDraft(FeatureDraft):
         if parents == list(range(-1, len(follow) - 1)):
             parents = None  # a chain: no mask is needed
         return self.layer.transform((pairs @ self._mix)[None], self._cache, parents)[0]
+
+
+class LikelyDraft(EagleDraft):
+    """EAGLE that guesses only some tokens, the likeliest: for a target of a large vocabulary.
+
+    An unembedding is read for every guess, and SmolLM2's is a fifth of its weights. Here a guess
+    reads the rows of the tokens that may be guessed. The check knows all tokens, so that the text
+    is the target's own.
+
+    `file` holds what `scripts/train_smollm2_draft.py` writes: matrices as 8-bit integers, with a
+    scale a row; vectors; and which tokens may be guessed, `vocabulary`.
+
+    Raises: ValueError as `Llama`, and for a file that is missing.
+    Source: Zhao et al. 2025, FR-Spec, arXiv:2502.14856, sec. 3
+    """
+
+    def __init__(
+        self,
+        target: Llama,
+        file: str | Path,
+        tree: Sequence[int] | None = None,
+        min_confidence: float = 0.0,
+    ):
+        FeatureDraft.__init__(self, target, tree, min_confidence)
+        if not Path(file).exists():
+            raise ValueError(f"file must be one of a draft's weights, got {str(file)!r}")
+        stored = load_file(file)
+        self.vocabulary = stored.pop("vocabulary")
+        scales = {n: stored.pop(n) for n in list(stored) if n.endswith(".scale")}
+        weights = {n: w * scales.get(f"{n}.scale", np.float32(1)) for n, w in stored.items()}
+        self._mix = np.ascontiguousarray(weights.pop("fc.weight").T)  # [2D, D]
+        rows = np.asarray(target.unembedding)[:, self.vocabulary].T  # [n, D]
+        weights["model.embed_tokens.weight"] = rows  # tied: what the layer unembeds with
+        n_known = len(self.vocabulary)
+        arch = target.arch.replace(n_layers=1, vocab_size=n_known, tied_embeddings=True)
+        self.layer = Llama(arch, weights, norm_eps=target.norm_eps)
+        self.layer.frequencies, self.layer.n_threads = target.frequencies, target.n_threads
+        self._target = cast(Llama, _SomeLogits(target, self.layer, self.vocabulary))
+
+    def _read(self, features: Array, follow: Sequence[int], parents: list[int] | None) -> Array:
+        """Return what EAGLE reads; `fc`, too, on as many threads as the target may take."""
+        with blas_threads(self.layer.n_threads):
+            return super()._read(features, follow, parents)
+
+
+class _SomeLogits:
+    """A target that says the logits of some tokens, and -inf for all others."""
+
+    def __init__(self, target: Llama, layer: Llama, known: Array):
+        self.embedding, self._layer, self._known = target.embedding, layer, known
+
+    def logits(self, features: Array) -> Array:
+        """Return logits [..., V] for features [..., D]."""
+        shape = *features.shape[:-1], len(self.embedding)
+        logits = np.full(shape, -np.inf, np.float32)
+        logits[..., self._known] = self._layer.logits(features)
+        return logits
 
 
 class SuffixDraft:
