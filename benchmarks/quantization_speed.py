@@ -25,7 +25,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import product
@@ -389,7 +388,7 @@ def measure(arch: Architecture, rounds: int) -> dict:
     runs, n_bytes = tasks(arch)
     seconds, share = in_turn(runs, rounds)
     return {
-        "arch": asdict(arch),
+        "arch": arch.arguments,
         "context": CONTEXT,
         "int4_group": GROUP,
         "seed": SEED,

@@ -11,14 +11,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from firsttoken.architectures import ARCHITECTURES, HYBRIDS
+from firsttoken.architectures import ARCHITECTURES
 from firsttoken.batching import Request, simulate
 from firsttoken.checkpoint import read_checkpoint
 from firsttoken.drafts import best_tree
 from firsttoken.flash import flash_steps
 from firsttoken.generate import speculative_generate
 from firsttoken.hardware import ACCELERATORS
-from firsttoken.kv_cache import kv_cache_bytes
+from firsttoken.kv_cache import kv_cache_bytes, state_bytes
 from firsttoken.llama import load_model
 from firsttoken.metrics import wait_md1, wait_mm1
 from firsttoken.paging import BlockPool
@@ -129,10 +129,10 @@ def flash(ax: Axes) -> None:
 
 def beyond(ax: Axes) -> None:
     """What attention keeps of ever more tokens, a hybrid, and a state that does not grow."""
-    mix = HYBRIDS["Qwen3-Next-80B-A3B"]
+    mix = ARCHITECTURES["Qwen3-Next-80B-A3B"]
     tokens = np.geomspace(64, 65_536, 40)
-    own = np.array([mix.cache_bytes(int(n)) for n in tokens])
-    state = mix.state_bytes()
+    own = np.array([kv_cache_bytes(mix, int(n)) for n in tokens])
+    state = state_bytes(mix)
     for kept, color in ((4 * own, "cache"), (own + state, "draft"), (0 * own + state, "weights")):
         ax.loglog(tokens, kept, color=COLORS[color], lw=3)
 

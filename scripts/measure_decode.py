@@ -77,7 +77,7 @@ def measured_run(arch: Architecture, rounds: int, device: str | None, held_out: 
         # Other contexts, too.
         others = decode_times(HELD_OUT, contexts=(256, 1024), **options)
         print(table(others, ladder(HELD_OUT, profile, others)))
-        run["held_out"] = {"arch": asdict(HELD_OUT)} | steps_of(HELD_OUT, profile, others)
+        run["held_out"] = {"arch": HELD_OUT.arguments} | steps_of(HELD_OUT, profile, others)
         measured.append(others)
     busy = objections(profile, *measured)
     print(f"drift {run['drift']:+.1%};", f"busy: {busy}" if busy else "quiet", flush=True)
@@ -135,7 +135,7 @@ def main() -> None:
     machine = runs[0]["provenance"]["machine"]
     path = ROOT / "data" / "measured" / f"decode_{in_file_name(machine)}.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"arch": asdict(arch), "runs": runs}, indent=1) + "\n")
+    path.write_text(json.dumps({"arch": arch.arguments, "runs": runs}, indent=1) + "\n")
     print("written:", path.relative_to(ROOT))
 
 

@@ -344,7 +344,7 @@ def report(runs: dict[str, list[dict]], windows: np.ndarray) -> dict:
         variants.append(
             {
                 "name": arch.name,
-                "arch": asdict(arch),
+                "arch": arch.arguments,
                 "n_params": arch.n_params,
                 "kv_bytes_per_token": 2 * arch.kv_elements_per_token,
                 "cache_bytes": kv_cache_bytes(arch, CONTEXT, dtype="bf16"),
@@ -441,7 +441,7 @@ def main(argv: list[str] | None = None) -> None:
     windows = heldout_windows(2 if args.quick else None)
     # Seed by seed, so that a stop leaves whole seeds.
     recipes = [
-        (arch, replace(base, shape=asdict(arch), seed=seed))
+        (arch, replace(base, shape=arch.arguments, seed=seed))
         for seed in range(args.seeds)
         for arch in VARIANTS
     ]

@@ -42,8 +42,11 @@ RELEASED = {
 
 
 def test_presets_count_exactly():
-    assert RELEASED.keys() == ARCHITECTURES.keys()
-    for name, arch in ARCHITECTURES.items():
+    """Those with recurrent layers have a file of their own."""
+    recurrent = {name for name, a in ARCHITECTURES.items() if any(x.recurrent for x in a.layers)}
+    assert RELEASED.keys() == ARCHITECTURES.keys() - recurrent
+    for name in RELEASED:
+        arch = ARCHITECTURES[name]
         counts = (arch.n_params, arch.n_active_params, arch.kv_elements_per_token)
         assert counts == RELEASED[name], name
         assert sum(arch.params_by_component.values()) == arch.n_params
@@ -238,7 +241,9 @@ def test_layer_types_and_switched_off_windows():
 
 def test_a_value_that_cannot_be_is_named_as_in_the_file(subtests):
     for model_type, changes, message in [
-        ("bert", {}, "model_type 'bert' is not supported.*llama"),
+        ("bert", {}, "model_type 'bert' is no decoder-only language model"),
+        ("llama", {"is_encoder_decoder": True}, "model_type 'llama' is no decoder-only"),
+        (None, {}, "model_type must be a name, got None"),
         ("llama", {"num_key_value_heads": 3}, "multiple of n_kv_heads 3"),
         *[
             ("llama", {key: value}, f"^config: {key} must be a positive integer, got {value!r}$")
@@ -260,3 +265,92 @@ def test_a_value_that_cannot_be_is_named_as_in_the_file(subtests):
     ]:
         with subtests.test(message), pytest.raises(ValueError, match=message):
             from_hf_config({"model_type": model_type, **changes})
+
+
+def test_a_multimodal_model_is_its_text_decoder():
+    """Wherever the decoder sits, and with or without a type of its own."""
+    text = {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 99, "head_dim": 16}
+    alone = from_hf_config({"model_type": "gemma3_text", **text})
+    for outside in (
+        {"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 8}},
+        {"model_type": "any", "llm_config": {"model_type": "gemma3_text", **text}},
+        {
+            "model_type": "omni",
+            "thinker_config": {"text_config": {"model_type": "gemma3_text"} | text},
+        },
+    ):
+        assert from_hf_config(outside) == alone
+    # Whether the tables are tied may stand outside.
+    untied = from_hf_config(
+        {"model_type": "gemma3", "text_config": text, "tie_word_embeddings": False}
+    )
+    assert untied.n_params == alone.n_params + 99 * 64
+
+
+UNKNOWN = {
+    "model_type": "nobody",
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "vocab_size": 100,
+}
+
+
+def test_an_unknown_type_is_read_by_its_names_and_says_so():
+    llama = from_hf_config(UNKNOWN | {"model_type": "llama"})
+    read = from_hf_config(UNKNOWN)
+    assert read.n_params == llama.n_params
+    assert read.kv_elements_per_token == llama.kv_elements_per_token
+    assert read.source.startswith("read by its names, not checked: model_type 'nobody'")
+    assert llama.source == ""
+    latent = {"kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    experts |= {"n_shared_experts": 1, "first_k_dense_replace": 1}
+    as_deepseek = from_hf_config(
+        UNKNOWN | latent | experts | {"model_type": "deepseek_v3", "q_lora_rank": None}
+    )
+    read = from_hf_config(UNKNOWN | latent | experts)
+    assert read.n_params == as_deepseek.n_params
+    assert "experts from layer 1 on" in read.source
+    windows = {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"] * 2}
+    assert from_hf_config(UNKNOWN | windows).layer_windows == (7, None, 7)
+
+
+def test_an_unknown_type_that_the_usual_names_do_not_describe_is_refused(subtests):
+    for change, message in [
+        ({"mamba_d_state": 16}, "mamba_d_state belongs to a part"),
+        ({"linear_num_key_heads": 4}, "linear_num_key_heads belongs to a part"),
+        ({"num_kv_shared_layers": 4}, "num_kv_shared_layers belongs to a part"),
+        ({"vocab_size": None}, "vocab_size is missing, and model_type 'nobody' is not known"),
+        ({"intermediate_size": None}, "intermediate_size is missing"),
+        (
+            {"layer_types": ["full_attention"], "sliding_window": 4},
+            "layer_types must name 3 layers, got 1",
+        ),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be at most 10,000"),
+        ({"head_dim": "64"}, "head_dim must be an integer of at least 1, got '64'"),
+    ]:
+        with subtests.test(message), pytest.raises(ValueError, match=message):
+            from_hf_config(UNKNOWN | change)
+
+
+@pytest.mark.parametrize(
+    ("config", "kib"),
+    [
+        # A head size given apart from the width: Mistral-Nemo, 40 layers, 8 KV heads of 128.
+        ({"model_type": "mistral", "hidden_size": 5120, "head_dim": 128, "num_hidden_layers": 40,
+          "num_attention_heads": 32, "num_key_value_heads": 8, "sliding_window": None}, 160),
+        # No KV heads named: as many as query heads.
+        ({"model_type": "llama", "num_key_value_heads": None}, 512),
+    ],
+)  # fmt: skip
+def test_traps_that_calculators_fall_into(config, kib):
+    assert from_hf_config(config).kv_elements_per_token * 2 / 1024 == kib
+
+
+def test_a_switch_is_yes_or_no():
+    with pytest.raises(ValueError, match="tie_word_embeddings must be true or false, got 'false'"):
+        from_hf_config(LLAMA | {"tie_word_embeddings": "false"})
+    with pytest.raises(ValueError, match="per_layer_config is not read for model_type 'llama'"):
+        from_hf_config(LLAMA | {"per_layer_config": {"0": {"head_dim": 8}}})

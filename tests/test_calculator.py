@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firsttoken.architectures import ARCHITECTURES, from_hf_config
-from firsttoken.calculator import plan, read_config
+from firsttoken.calculator import kept_by_layers, limit, main, plan, read_config, read_weights
 from firsttoken.hardware import ACCELERATORS
-from firsttoken.kv_cache import kv_cache_bytes
+from firsttoken.kv_cache import kv_cache_bytes, state_bytes
 from firsttoken.parallel import tensor_parallel_step
 from firsttoken.throughput import MODELS, cost_per_million_tokens, decode_step, prefill
 from firsttoken.units import BYTES
@@ -39,7 +39,8 @@ def test_a_plan_is_what_a_step_says(arch, accelerator, n, batch, context):
         assert found.device_bytes == expected.memory_bytes and found.fits == expected.fits
         price = cost_per_million_tokens(expected.tokens_per_s, n * 2.5)
         assert found.dollars_per_million[model] == price
-    assert found.weights_bytes + found.cache_bytes == pytest.approx(n * found.device_bytes)
+    held = found.weights_bytes + found.cache_bytes + found.state_bytes
+    assert held == pytest.approx(n * found.device_bytes)
 
 
 @given(
@@ -58,7 +59,7 @@ def test_largest_is_where_fitting_ends(arch, accelerator, n, batch, context, dty
     assert not plan(arch, accelerator, n, found.max_batch + 1, context, *dtypes).fits
     if found.max_context:
         assert plan(arch, accelerator, n, batch, found.max_context, *dtypes).fits
-    if None in arch.layer_windows:  # else the cache stops growing
+    if any(layer.growth for layer in arch.layers):  # else the cache stops growing
         assert found.fits == (context <= found.max_context)
         assert not plan(arch, accelerator, n, batch, found.max_context + 1, *dtypes).fits
 
@@ -67,9 +68,13 @@ def test_largest_is_where_fitting_ends(arch, accelerator, n, batch, context, dty
 def test_lines_hold_between_their_corners(arch, accelerator, batch, context, fmt):
     found = plan(arch, accelerator, 1, batch, context, kv_dtype=fmt)
     by_context, by_batch = found.cache_by_context, found.cache_by_batch
+
+    def kept(n_tokens, n_requests):
+        return kv_cache_bytes(arch, n_tokens, n_requests, fmt) + state_bytes(arch, n_requests, fmt)
+
     for corners, asked, largest, cache in (
-        (by_context, context, found.max_context, lambda n: kv_cache_bytes(arch, n, batch, fmt)),
-        (by_batch, batch, found.max_batch, lambda n: kv_cache_bytes(arch, context, n, fmt)),
+        (by_context, context, found.max_context or 0, lambda n: kept(n, batch)),
+        (by_batch, batch, found.max_batch, lambda n: kept(context, n)),
     ):
         places, sizes = zip(*corners, strict=True)
         # Far enough to see the wall, and not so far that it stands at the picture's left edge.
@@ -206,3 +211,61 @@ def test_a_wrong_setting_names_its_field():
         assert set(answer) == {"field", "problem"}
         blamed = name if len(text) < 400 or name.endswith("dtype") else ""
         assert answer["field"] == blamed, (name, text)
+
+
+def test_what_a_step_waits_for():
+    """The three times are those of the roofline; the sentence names the largest."""
+    for batch, context, what in [(1, 64, "weights"), (64, 8192, "cache"), (4096, 1, "arithmetic")]:
+        found = plan(LLAMA_8B, H100, 1, batch, context)
+        step = found.steps["roofline"].step_s
+        waits = found.waits
+        assert max(waits["weights"] + waits["cache"], waits["arithmetic"]) == pytest.approx(step)
+        assert max(waits, key=waits.get) == what
+        assert what in limit(found).split(":")[0]
+
+
+def test_layers_are_told_by_what_they_keep():
+    of = {name: kept_by_layers(arch) for name, arch in ARCHITECTURES.items()}
+    assert of["Llama-3.1-8B"] == [("all tokens", 32)]
+    assert of["gpt-oss-20b"] == [("a window of 128", 1), ("all tokens", 1)] * 12
+    assert of["DeepSeek-V3"] == [("all tokens, as latents", 61)]
+    shared = LLAMA_8B.replace(kv_source=[i - i % 2 for i in range(32)])
+    assert kept_by_layers(shared) == [("all tokens", 1), ("another layer's", 1)] * 16
+    for name, runs in of.items():
+        assert sum(count for _, count in runs) == ARCHITECTURES[name].n_layers
+        html = page.layers(ARCHITECTURES[name])
+        assert html.count("<rect") == ARCHITECTURES[name].n_layers
+
+
+def test_the_terminal_says_what_the_page_says(capsys, tmp_path):
+    config = {"model_type": "qwen3", "quantization_config": {"quant_method": "fp8"}}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    asked = [str(tmp_path), "--batch", "8", "--context", "32768", "--price", "2"]
+    found = plan(from_hf_config(config), H100, 1, 8, 32768, dollars_per_hour=2)
+    main(asked)
+    told = capsys.readouterr().out
+    assert f"{found.max_batch:,} at this context" in told
+    assert limit(found) in told and "fp8: 8 bits" in told
+    main([*asked, "--json"])
+    answers = json.loads(capsys.readouterr().out)
+    assert answers["max_batch"] == found.max_batch
+    assert answers["steps"]["layers"]["step_s"] == found.steps["layers"].step_s
+    for arguments, message in [
+        (["nothing.json"], "model must be a config.json.* 'nothing.json'"),
+        (["Llama-3.1-8B", "--device", "H1"], "device must be one of .* 'H1'"),
+        (["Llama-3.1-8B", "--batch", "0"], "batch must be an integer of at least 1, got 0"),
+    ]:
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert re.search(message, capsys.readouterr().err)
+
+
+def test_an_index_behind_the_config_tells_the_true_size():
+    text = json.dumps({"model_type": "llama"}) + "\n" + json.dumps({"metadata": {"total_size": 7}})
+    arch = read_config(text)
+    assert read_weights(text, arch).n_bytes == 7
+    assert page.notes(arch, page.START | {"model": "config", "config": text}).count("0.00 MB") == 1
+    with pytest.raises(ValueError, match="total_size; got total_size None"):
+        read_weights(text.replace("total_size", "size"), arch)
+    with pytest.raises(ValueError, match="20,000,001 characters"):
+        read_config(" {" + "a" * 20_000_000)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from firsttoken.architectures import ARCHITECTURES, Architecture
 from firsttoken.hardware import ACCELERATORS, LINKS, Link
-from firsttoken.kv_cache import kv_cache_bytes, max_batch
+from firsttoken.kv_cache import kv_cache_bytes, max_batch, state_bytes
 from firsttoken.parallel import (
     DeviceMemory,
     DeviceParams,
@@ -234,10 +234,13 @@ def test_heads_are_split_into_smaller_attention(n_kv, group, data):
 def test_one_device_holds_everything(arch, batch, context):
     held = device_memory(arch, Layout(), batch, context, "bf16", "int8")
     assert held.weights == pytest.approx(2 * arch.n_params)
-    assert held.cache == kv_cache_bytes(arch, context, batch, "int8")
+    kept = kv_cache_bytes(arch, context, batch, "int8") + state_bytes(arch, batch, "int8")
+    assert held.cache == pytest.approx(kept)
     params = device_params(arch)
     assert params.linear + params.experts + params.rest == pytest.approx(arch.n_params)
-    if not arch.expert_bias:  # which is no matrix, but goes with its expert
+    if not any(
+        x.experts and x.experts.expert_bias for x in arch.kinds
+    ):  # which is no matrix, but goes with its expert
         experts = arch.n_touched_params(1) - arch.n_touched_params(0)
         assert params.linear == arch.n_matmul_params - experts
 
@@ -595,7 +598,7 @@ def test_one_device_is_a_decode_step(arch, batch, context, model, latency_s):
 @given(arch=architectures, accelerator=linked, n=devices, batch=batches, context=contexts)
 def test_memory_is_cut_evenly(arch, accelerator, n, batch, context):
     step = tensor_parallel_step(arch, accelerator, n, batch, context)
-    total = 2 * arch.n_params + kv_cache_bytes(arch, context, batch)
+    total = 2 * arch.n_params + kv_cache_bytes(arch, context, batch) + state_bytes(arch, batch)
     assert step.memory_bytes == pytest.approx(total / n)
     assert step.fits == (batch <= max_batch(arch, n * accelerator.memory_bytes, context))
 

@@ -275,10 +275,10 @@ def test_stored_runs_come_back_whole(tmp_path):
         "profile": KNOWN.as_dict(),
         "points": [asdict(p) for p in points],
     }
-    held_out = {"arch": asdict(other), "points": [asdict(points[0])]}
+    held_out = {"arch": other.arguments, "points": [asdict(points[0])]}
     path = tmp_path / "runs.json"
     runs = [stored, stored | {"held_out": held_out}]
-    path.write_text(json.dumps({"arch": asdict(ARCH), "runs": runs}))
+    path.write_text(json.dumps({"arch": ARCH.arguments, "runs": runs}))
     first, second = stored_runs(path)
     assert first == Run(ARCH, KNOWN, tuple(points), {"seed": 0})
     assert second.held_out == Run(other, KNOWN, tuple(points[:1]), {"seed": 0})

@@ -10,8 +10,17 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from firsttoken.architectures import ARCHITECTURES, Architecture
-from firsttoken.calculator import Plan, plan, read_config, released_weights_bytes
+from firsttoken.architectures import Architecture
+from firsttoken.architectures.released import RELEASED
+from firsttoken.calculator import (
+    Plan,
+    kept_by_layers,
+    limit,
+    plan,
+    read_config,
+    read_weights,
+    released_weights_bytes,
+)
 from firsttoken.hardware import ACCELERATORS, Accelerator
 from firsttoken.units import BYTES, format_bytes, format_count, format_time
 
@@ -67,9 +76,9 @@ def architecture(settings: Mapping[str, str]) -> Architecture:
     name = settings["model"]
     if name == OWN:
         return read_config(settings["config"])
-    if name not in ARCHITECTURES:
-        raise ValueError(f"model {name!r} is unknown; expected one of {', '.join(ARCHITECTURES)}")
-    return ARCHITECTURES[name]
+    if name not in RELEASED:
+        raise ValueError(f"model {name!r} is unknown; expected one of {', '.join(RELEASED)}")
+    return RELEASED[name]
 
 
 def device(name: str) -> Accelerator:
@@ -140,7 +149,9 @@ def page(place: str = "", total_bytes: int = 0, packed_bytes: int = 0) -> str:
 
 
 def form(packed_bytes: int) -> str:
-    models = [(name, name) for name in ARCHITECTURES] + [(OWN, "a config.json of your own")]
+    models = [(name, name) for name in sorted(RELEASED, key=str.lower)] + [
+        (OWN, "a config.json of your own")
+    ]
     devices = [(name, device_label(device)) for name, device in ACCELERATORS.items()]
     counts = [(str(n), str(n)) for n in N_DEVICES]
     formats = [(name, name) for name in BYTES if name != "tf32"]  # that one is stored as fp32
@@ -256,8 +267,9 @@ def results(
         f'<p class="ft-verdict" data-fits="{str(found.fits).lower()}"><strong>{verdict}: '
         f"{size(found.device_bytes)} of {size(capacity)}{each}</strong>"
         f"{advice(arch, accelerator, found, context)}</p>"
-        f'<p class="ft-shape">{shape}.</p>'
+        f'<p class="ft-shape">{shape}. {limit(found)}</p>'
         + notes(arch, settings)
+        + layers(arch)
         + '<dl class="ft-facts">'
         + "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts)
         + "</dl>"
@@ -293,12 +305,46 @@ def notes(arch: Architecture, settings: Mapping[str, str]) -> str:
             f"Every weight is counted in {dtype}. A file as released takes {released}: tables and "
             f"norms stay in 16 bits{grouped if dtype == 'int4' else ''}."
         )
-    if settings["model"] == OWN and json.loads(settings["config"]).get("quantization_config"):
-        said.append(
-            "The config has a quantization_config, which is not read: choose the format of the "
-            "weights in the form."
-        )
+    if settings["model"] == OWN:
+        if arch.source:
+            said.append(f"{escape(arch.source.capitalize())}.")
+        released = read_weights(settings["config"], arch)
+        said.append(f"Its files take {size(released.n_bytes)} ({escape(released.says)}).")
     return "".join(f'<p class="ft-shape">{sentence}</p>' for sentence in said)
+
+
+KINDS = ("all tokens", "a window", "a chunk", "another layer's", "a state", "nothing")
+
+
+def layers(arch: Architecture) -> str:
+    """Draw the model as its layers, first to last, coloured by what each keeps."""
+    runs, done, parts, told = kept_by_layers(arch), 0, [], {}
+    for kept, count in runs:
+        left, width = WIDTH * 2 * done / arch.n_layers, WIDTH * 2 / arch.n_layers
+        for i in range(count):
+            parts.append(
+                f'<rect class="ft-keeps" data-keeps="{kind_of(kept)}" x="{left + i * width:.2f}" '
+                f'y="0" width="{max(width - 1, width * 0.8):.2f}" height="18"/>'
+            )
+        done += count
+        told[kept] = told.get(kept, 0) + count
+    legend = "".join(
+        f'<span class="ft-key" data-keeps="{kind_of(kept)}">{count} × {escape(kept)}</span>'
+        for kept, count in told.items()
+    )
+    alt = "; ".join(f"{count} × {escape(kept)}" for kept, count in told.items())
+    return (
+        f'<figure class="ft-layers"><svg role="img" aria-label="What each layer keeps: {alt}" '
+        f'viewBox="0 0 {WIDTH * 2} 18" preserveAspectRatio="none">{"".join(parts)}</svg>'
+        f"<figcaption>Layers, first to last, keep {legend}</figcaption></figure>"
+    )
+
+
+def kind_of(kept: str) -> str:
+    """Return the colour's name of what a layer keeps."""
+    if "a state" in kept and "and" in kept:
+        return "both"
+    return next(kind for kind in KINDS if kept.startswith(kind)).removeprefix("a ").split()[0]
 
 
 def summary(found: Plan) -> str:
@@ -324,8 +370,9 @@ def speed_table(found: Plan) -> str:
 
 
 def memory_table(found: Plan, n_devices: int, capacity: float) -> str:
-    together = found.weights_bytes + found.cache_bytes
+    together = found.weights_bytes + found.cache_bytes + found.state_bytes
     parts = [("Weights", found.weights_bytes), ("Cache", found.cache_bytes)]
+    parts += [("States", found.state_bytes)] if found.state_bytes else []
     parts += [("Together", together), ("Memory", n_devices * capacity)]
     rows = [[name, size(n_bytes), size(n_bytes, "iB")] for name, n_bytes in parts]
     devices = "one device" if n_devices == 1 else f"all {n_devices} devices together"
@@ -379,7 +426,8 @@ def picture(
 
     base, wall = y(found.weights_bytes), y(memory_bytes)
     line = " ".join(f"{x(at)},{y(found.weights_bytes + cache)}" for at, cache in corners)
-    now = y(found.weights_bytes + found.cache_bytes)
+    asked_bytes = found.weights_bytes + found.cache_bytes + found.state_bytes
+    now = y(asked_bytes)
     parts = [
         f'<rect class="ft-weights" x="{LEFT}" y="{base}" width="{RIGHT - LEFT}" '
         f'height="{round(BOTTOM - base, 1)}"/>',
@@ -409,7 +457,7 @@ def picture(
     alt = (
         f"Memory against the {axis}: weights of {size(found.weights_bytes)}, and a cache on top "
         f"that grows to {size(corners[-1][1])} at {end:,}. Memory ends at {size(memory_bytes)}. "
-        f"Asked for: {asked:,}, which takes {size(found.weights_bytes + found.cache_bytes)}. "
+        f"Asked for: {asked:,}, which takes {size(asked_bytes)}. "
         f"{limit}"
     )
     return (

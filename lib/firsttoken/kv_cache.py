@@ -6,6 +6,7 @@ The closed forms need the standard library only; `KVCache` imports NumPy and the
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from numbers import Integral
@@ -57,11 +58,53 @@ def kv_cache_bytes(
     for length in lengths:
         check_count("n_tokens", length)
     stored = sum(
-        length if window is None else min(length, window)
-        for window in _stored_windows(arch)
-        for length in lengths
+        count * layer.kept(length) for layer, count in arch.kinds.items() for length in lengths
     )
-    return copies * stored * arch.kv_elements_per_layer * bytes_per_element(dtype)
+    return copies * stored * bytes_per_element(dtype)
+
+
+def state_bytes(
+    arch: Architecture, batch: int = 1, dtype: str = "bf16", state_dtype: str | None = None
+) -> int | float:
+    """Return the bytes of the states of recurrent layers: the same for every length.
+
+    `dtype` is that of the convolutions' inputs; `state_dtype` None means the model's own.
+
+    Holds:  for one state per sequence. An engine that keeps states to come back to, of a shared
+            prefix or before a guess, keeps this for each: too few.
+    Raises: ValueError for a batch that is no count, and an unknown dtype.
+
+    >>> from firsttoken.architectures import ARCHITECTURES
+    >>> state_bytes(ARCHITECTURES["Qwen3-Next-80B-A3B"]) / 2**20
+    74.25
+    """
+    check_count("batch", batch)
+    total: int | float = 0
+    for layer, count in arch.kinds.items():
+        if layer.recurrent is not None:
+            stored = bytes_per_element(state_dtype or layer.recurrent.state_dtype)
+            conv = layer.recurrent.conv_elements * bytes_per_element(dtype)
+            total += count * (layer.recurrent.state_elements * stored + conv)
+    return batch * total
+
+
+def crossover_tokens(arch: Architecture, dtype: str = "bf16") -> float:
+    """Return the context at which a twin keeps as much, whose recurrent layers are attention.
+
+    The twin's attention layers are like those that the model has. Infinite where no recurrent
+    layer stands in for attention: a layer that has both keeps both.
+
+    Holds:  at any batch, for a state in the model's own dtype. A cache of half the bits about
+            doubles it.
+    Raises: ValueError for a model without attention, which has no twin.
+    """
+    if not arch.kv_layers:
+        raise ValueError(f"{arch.name} has no attention layer to make a twin of")
+    n_replaced = sum(
+        layer.recurrent is not None and layer.attention is None for layer in arch.layers
+    )
+    per_token = n_replaced * arch.kv_elements_per_layer * bytes_per_element(dtype)
+    return state_bytes(arch, dtype=dtype) / per_token if per_token else math.inf
 
 
 def max_batch(
@@ -87,7 +130,8 @@ def max_batch(
     """
     check_count("n_tokens", n_tokens, at_least=1)
     free = _free_bytes(arch, memory_bytes, dtype, workspace_bytes)
-    return max(0, int(free // kv_cache_bytes(arch, n_tokens, dtype=kv_dtype)))
+    one = kv_cache_bytes(arch, n_tokens, dtype=kv_dtype) + state_bytes(arch, dtype=kv_dtype)
+    return max(0, int(free // one))
 
 
 def max_context(
@@ -115,25 +159,26 @@ def max_context(
     """
     check_count("batch", batch, at_least=1)
     free = _free_bytes(arch, memory_bytes, dtype, workspace_bytes)
+    free -= state_bytes(arch, batch, kv_dtype)
     if free < 0:
         return 0
 
     def used(n_tokens: int) -> float:
         return kv_cache_bytes(arch, n_tokens, batch, kv_dtype)
 
-    windows = _stored_windows(arch)
-    n_growing = windows.count(None)
-    widest = max((window for window in windows if window is not None), default=0)
-    if n_growing == 0 and used(widest) <= free:
+    growth = sum(count * layer.growth for layer, count in arch.kinds.items())
+    widest = max((window for window in arch.layer_windows if window is not None), default=0)
+    if growth == 0 and used(widest) <= free:
         if arch.max_context is None:
             raise ValueError(
-                "max_context: every layer has a window and all of them fit, so memory sets no "
+                "max_context: no layer's cache grows on and all of it fits, so memory sets no "
                 "limit; expected an architecture with max_context, got None"
             )
         return arch.max_context
     # Beyond the widest window only the growing layers add, so that this bound is never reached.
-    per_token = max(1, n_growing) * arch.kv_elements_per_layer * batch * bytes_per_element(kv_dtype)
+    per_token = (growth or arch.kv_elements_per_token) * batch * bytes_per_element(kv_dtype)
     beyond = widest + int(free // per_token) + 2
+    beyond += max(layer.entry_tokens for layer in arch.layers)  # a last entry may be unfinished
     return bisect_right(range(beyond), free, key=used) - 1
 
 

@@ -4,8 +4,15 @@ import math
 from dataclasses import dataclass
 
 from firsttoken.architectures import Architecture
+from firsttoken.architectures.layers import (
+    Attention,
+    CompressedAttention,
+    LatentAttention,
+    Recurrent,
+)
 from firsttoken.checks import check_count
 from firsttoken.hardware import Accelerator
+from firsttoken.kv_cache import state_bytes
 from firsttoken.units import bytes_per_element
 
 
@@ -163,7 +170,9 @@ def model_cost(
     those that the tokens are expected to visit) and the keys and values that each layer attends
     to. Activations are left out: small in decoding, and in a long prefill the FLOPs decide.
 
-    A layer with a window attends to its window. Layers that share a cache read it once each.
+    A layer with a window attends to its window, one with an index (sparse attention) to the `top_k`
+    tokens that it chooses. Layers that share a cache read it once each. A recurrent layer reads and
+    writes its state once.
     Latent attention takes the cheaper of its two forms: on the latents (decoding), or on keys and
     values made from them again (prefill).
 
@@ -182,28 +191,78 @@ def model_cost(
     """
     _check(batch=batch, t=t, s=s)
     weights = arch.n_touched_params(batch * t) * bytes_per_element(dtype)
-    attention, attended = 0, 0
-    for window in arch.layer_windows:
-        reach = s if window is None else window
-        attention += _attention_flops(arch, t, s, _visible_pairs(t, s, reach))
-        attended += min(s, reach + max(0, t - 1))
-    cache = attended * arch.kv_elements_per_layer * bytes_per_element(kv_dtype)
+    mixing, read = 0, 0
+    for layer, count in arch.kinds.items():
+        for mixer in layer.mixers:
+            if isinstance(mixer, Recurrent):
+                # Decay, what is written and what is read: about six FLOPs per element of a state.
+                mixing += count * 6 * t * mixer.state_elements
+            else:
+                flops, elements = _attended(mixer, t, s)
+                mixing += count * flops
+                read += count * elements
+    # A state is read and written once.
+    cache = read * bytes_per_element(kv_dtype) + 2 * state_bytes(arch, dtype=kv_dtype)
     return Cost(
-        batch * (2 * t * arch.n_matmul_params + attention),
+        batch * (2 * t * arch.n_matmul_params + mixing),
         weights + batch * cache,
     )
 
 
-def _attention_flops(arch: Architecture, t: int, s: int, pairs: int) -> int:
-    """Return the FLOPs of one layer's attention for one sequence."""
-    if arch.latent_dim is None:
-        return 4 * arch.n_heads * arch.head_dim * pairs
-    assert arch.rope_head_dim is not None and arch.v_head_dim is not None  # as every MLA says
-    on_latents = 2 * arch.latent_dim + arch.rope_head_dim
-    plain_dim = arch.head_dim - arch.rope_head_dim
-    expand = (s - t) * arch.latent_dim * (plain_dim + arch.v_head_dim)
-    on_heads = arch.head_dim + arch.v_head_dim
-    return 2 * arch.n_heads * min(pairs * on_latents, pairs * on_heads + expand)
+def _attended(mixer: Attention | LatentAttention, t: int, s: int) -> tuple[int, int]:
+    """Return the FLOPs of one layer's attention, and the elements it reads, for one sequence."""
+    reach = s if mixer.window is None else mixer.window
+    if mixer.chunked:
+        pairs, seen = _pairs_in_chunks(t, s, reach)
+    else:
+        pairs, seen = _visible_pairs(t, s, reach), min(s, reach + max(0, t - 1))
+    index = 2 * mixer.index_heads * mixer.index_dim * pairs
+    if isinstance(mixer, CompressedAttention):
+        return _compressed(mixer, t, s, pairs, seen)
+    read = mixer.index_dim * seen
+    if mixer.top_k is not None:
+        pairs = _visible_pairs(t, s, min(reach, mixer.top_k))
+        seen = min(seen, mixer.top_k * t)
+    read += (mixer.kv_elements - mixer.index_dim) * seen
+    if isinstance(mixer, Attention):
+        return index + 2 * mixer.n_heads * (mixer.head_dim + mixer.value_dim) * pairs, read
+    on_latents = 2 * mixer.latent_dim + mixer.rope_head_dim
+    plain_dim = mixer.head_dim - mixer.rope_head_dim
+    expand = (s - t) * mixer.latent_dim * (plain_dim + mixer.v_head_dim)
+    on_heads = mixer.head_dim + mixer.v_head_dim
+    return index + 2 * mixer.n_heads * min(pairs * on_latents, pairs * on_heads + expand), read
+
+
+def _compressed(
+    mixer: CompressedAttention, t: int, s: int, pairs: int, seen: int
+) -> tuple[int, int]:
+    """Return the same where a window stands beside entries of several tokens each."""
+    read, index = mixer.kv_elements * seen, 0
+    if mixer.tokens_per_entry is not None:
+        every, size = s // mixer.tokens_per_entry, mixer.tokens_per_entry
+        chosen = every if mixer.top_k is None else min(every, mixer.top_k)
+        pairs += _entries(s, size, chosen) - _entries(s - t, size, chosen)
+        looked = _entries(s, size, every) - _entries(s - t, size, every)
+        index = 2 * mixer.index_heads * mixer.index_dim * looked
+        read += mixer.kv_elements * min(every, chosen * t) + mixer.index_dim * every
+    return index + 4 * mixer.n_heads * mixer.head_dim * pairs, read
+
+
+def _entries(n: int, size: int, most: int) -> int:
+    """Sum over the first n positions the full entries before each, of `most` at most."""
+    inside = min(n, most * size - 1) if most else 0
+    whole, rest = divmod(inside, size)
+    return size * whole * (whole - 1) // 2 + whole * (rest + 1) + most * (n - inside)
+
+
+def _pairs_in_chunks(t: int, s: int, chunk: int) -> tuple[int, int]:
+    """Count the pairs where a query sees its own chunk alone, and the positions that are seen."""
+    first = s - t
+    begin = first - first % chunk  # of the chunk of the first query
+    before = _visible_pairs(first - begin, first - begin) if first > begin else 0
+    whole, rest = divmod(s - begin, chunk)
+    pairs = whole * _visible_pairs(chunk, chunk) + _visible_pairs(rest, rest) - before
+    return pairs, s - begin
 
 
 def _visible_pairs(t: int, s: int, window: int | None = None) -> int:

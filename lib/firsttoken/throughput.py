@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from firsttoken.architectures import Architecture
 from firsttoken.checks import check_count
 from firsttoken.hardware import Accelerator
-from firsttoken.kv_cache import kv_cache_bytes
+from firsttoken.kv_cache import kv_cache_bytes, state_bytes
 from firsttoken.roofline import Cost, model_cost
 from firsttoken.units import bytes_per_element
 
@@ -289,9 +289,10 @@ def _pass_s(
 def _resident_bytes(
     arch: Architecture, batch: int, context: int, dtype: str, kv_dtype: str
 ) -> float:
-    """Return the bytes of the weights and of the cache."""
+    """Return the bytes of the weights, of the cache and of recurrent states."""
     weights = arch.n_params * bytes_per_element(dtype)
-    return weights + kv_cache_bytes(arch, context, batch, kv_dtype)
+    cache = kv_cache_bytes(arch, context, batch, kv_dtype)
+    return weights + cache + state_bytes(arch, batch, kv_dtype)
 
 
 def _parts(

@@ -1,11 +1,8 @@
-"""Model shapes: exact parameter counts, what each token caches, and sourced presets.
-
-Beside them, what models with recurrent layers keep (`HYBRIDS`).
-"""
+"""Models as their layers: exact parameter counts, what each token caches, and sourced presets."""
 
 from firsttoken.architectures.architecture import Architecture
 from firsttoken.architectures.huggingface import from_hf_config
-from firsttoken.architectures.hybrids import HYBRIDS, Hybrid
 from firsttoken.architectures.presets import ARCHITECTURES
+from firsttoken.architectures.stored import Weights, stored_weights
 
-__all__ = ["ARCHITECTURES", "HYBRIDS", "Architecture", "Hybrid", "from_hf_config"]
+__all__ = ["ARCHITECTURES", "Architecture", "Weights", "from_hf_config", "stored_weights"]

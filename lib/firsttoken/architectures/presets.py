@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from firsttoken.architectures.architecture import Architecture
-from firsttoken.architectures.huggingface import YARN_GPT_OSS
+from firsttoken.architectures.huggingface import from_hf_config
 
 # Sources of the presets below.
 _HF = "Hugging Face config.json of "
@@ -41,8 +41,27 @@ def _gemma(name: str, *shape: Any, window: int, period: int, **fields: Any) -> A
     return Architecture(name, *shape, **{**gemma, **fields})
 
 
+def _read(name: str, model_type: str, source: str, **config: Any) -> Architecture:
+    """A model whose layers differ, from the fields of its config.json."""
+    return from_hf_config({"model_type": model_type, **config}).replace(name=name, source=source)
+
+
+# Nemotron-H counts each mixer and each MLP as a layer: M is Mamba-2, * attention, - an MLP.
+_NEMOTRON_H = "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"
+_JAMBA = {
+    "vocab_size": 65536,
+    "num_key_value_heads": 8,
+    "num_experts": 16,
+    "num_experts_per_tok": 2,
+}
+_JAMBA |= {"attn_layer_period": 8, "attn_layer_offset": 4, "max_position_embeddings": 262144}
+_JAMBA |= {"expert_layer_period": 2, "expert_layer_offset": 1, "mamba_d_state": 16}
+_JAMBA |= {"mamba_d_conv": 4, "mamba_expand": 2}
+
 _LLAMA_3 = {"rope_theta": 500000.0}
 _LLAMA_31 = {"rope_theta": 500000.0, "max_context": 131072, "rope_scaling": _llama3_scaling(8.0)}
+_YARN_GPT_OSS = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096}
+_YARN_GPT_OSS |= {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
 _YARN_V2 = {"rope_type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}
 _YARN_V2 |= {"mscale": 0.707, "mscale_all_dim": 0.707, "beta_fast": 32, "beta_slow": 1}
 
@@ -105,7 +124,7 @@ _PRESETS = (
     Architecture("gpt-oss-20b", 24, 2880, 64, 8, 64, 2880, 201088, max_context=131072,
                  qkv_bias=True, out_bias=True, sink_logits=True, expert_bias=True, window=128,
                  local_layers=tuple(range(0, 24, 2)), n_experts=32, n_active_experts=4,
-                 expert_d_ff=2880, rope_theta=150000.0, rope_scaling=YARN_GPT_OSS,
+                 expert_d_ff=2880, rope_theta=150000.0, rope_scaling=_YARN_GPT_OSS,
                  source="openai/gpt-oss gpt_oss/torch/model.py @7b58334; transformers 5.23"),
     _deepseek("DeepSeek-V2", 60, 5120, 128, 128, 192, 12288, 102400, q_latent_dim=1536,
               n_experts=160, n_active_experts=6, n_shared_experts=2, expert_d_ff=1536,
@@ -119,6 +138,45 @@ _PRESETS = (
               n_experts=256, n_active_experts=8, n_shared_experts=1, expert_d_ff=2048,
               n_dense_layers=3, rope_scaling=_YARN_V2 | {"mscale": 1.0, "mscale_all_dim": 1.0},
               source=f"{_HF}a copy of deepseek-ai/DeepSeek-V3; {_DEEPSEEK_REPO}"),
+    # With recurrent layers.
+    _read("MiniMax-Text-01", "minimax",
+          f"{_HF}MiniMaxAI/MiniMax-Text-01 (MiniMax-M1 has the same); arXiv:2501.08313",
+          vocab_size=200064, hidden_size=6144, intermediate_size=9216, num_hidden_layers=80,
+          num_attention_heads=64, num_key_value_heads=8, head_dim=128, num_local_experts=32,
+          num_experts_per_tok=2, max_position_embeddings=10240000,
+          layer_types=(["linear_attention"] * 7 + ["full_attention"]) * 10),
+    _read("Jamba-1.5-Mini", "jamba", f"{_HF}ai21labs/AI21-Jamba-1.5-Mini; arXiv:2408.12570",
+          hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
+          num_attention_heads=32, mamba_dt_rank=256, **_JAMBA),
+    _read("Jamba-1.5-Large", "jamba", f"{_HF}ai21labs/AI21-Jamba-1.5-Large; arXiv:2408.12570",
+          hidden_size=8192, intermediate_size=24576, num_hidden_layers=72,
+          num_attention_heads=64, mamba_dt_rank=512, **_JAMBA),
+    _read("Qwen3-Next-80B-A3B", "qwen3_next",
+          f"{_HF}Qwen/Qwen3-Next-80B-A3B-Instruct; transformers 5.23 defaults",
+          max_position_embeddings=262144, rope_theta=1e7),
+    # Its attention is latent: 512 numbers, and 64 for the position, which are cached unrotated.
+    _read("Kimi-Linear-48B-A3B", "kimi_linear",
+          f"{_HF}a copy of moonshotai/Kimi-Linear-48B-A3B-Instruct; arXiv:2510.26692",
+          layer_types=[
+              "full_attention" if i in (3, 7, 11, 15, 19, 23, 26) else "linear_attention"
+              for i in range(27)
+          ]),
+    _read("Falcon-H1-34B", "falcon_h1",
+          f"{_HF}tiiuae/Falcon-H1-34B-Instruct; transformers 5.3, falcon_h1.md (table)",
+          vocab_size=261120, hidden_size=5120, intermediate_size=21504, num_hidden_layers=72,
+          num_attention_heads=20, num_key_value_heads=4, head_dim=128, mamba_n_heads=32,
+          mamba_d_head=128, mamba_d_state=256, mamba_n_groups=2, mamba_d_conv=4,
+          mamba_d_ssm=4096, max_position_embeddings=262144, rope_theta=1e11),
+    _read("Nemotron-H-8B", "nemotron_h",
+          f"{_HF}nvidia/Nemotron-H-8B-Base-8K; arXiv:2504.03624",
+          hybrid_override_pattern=_NEMOTRON_H, vocab_size=131072, hidden_size=4096,
+          intermediate_size=21504, num_hidden_layers=52, num_attention_heads=32,
+          num_key_value_heads=8, head_dim=128, mamba_num_heads=128, mamba_head_dim=64,
+          ssm_state_size=128, n_groups=8, conv_kernel=4, max_position_embeddings=8192),
+    _read("Mamba-Codestral-7B", "mamba2",
+          f"{_HF}mistralai/Mamba-Codestral-7B-v0.1; transformers 5.23 defaults",
+          vocab_size=32768, hidden_size=4096, num_hidden_layers=64, num_heads=128, head_dim=64,
+          state_size=128, n_groups=8, conv_kernel=4, expand=2),
 )
 # fmt: on
 

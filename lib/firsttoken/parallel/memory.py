@@ -10,8 +10,16 @@ import itertools
 from dataclasses import dataclass
 
 from firsttoken.architectures import Architecture
+from firsttoken.architectures.layers import (
+    MLP,
+    Attention,
+    CompressedAttention,
+    Experts,
+    Mixer,
+    Recurrent,
+)
 from firsttoken.checks import check_count
-from firsttoken.kv_cache import kv_cache_bytes
+from firsttoken.kv_cache import kv_cache_bytes, state_bytes
 from firsttoken.units import bytes_per_element
 
 
@@ -140,40 +148,38 @@ def device_params(arch: Architecture, tensor: int = 1, expert: int = 1) -> Devic
     >>> alone.linear + alone.rest == ARCHITECTURES["Llama-3.1-8B"].n_params
     True
     """
-    heads = split_heads(arch.n_heads, arch.n_kv_heads, tensor)
+    check_count("tensor", tensor, at_least=1)
     check_count("expert", expert, at_least=1)
     if expert > 1 and tensor * expert > arch.n_experts:
         raise ValueError(
             f"expert groups {expert} of {tensor} devices must have an expert each, "
             f"got {arch.n_experts} experts"
         )
-    component, d = arch.params_by_component, arch.d_model
-    divided, narrow = max(_attention(arch, len(q), len(kv)) for q, kv in heads)
-    matrices = 3 if arch.gated_mlp else 2
-    n_moe = arch.n_layers - arch.n_dense_layers if arch.n_experts else 0
-    mlp = (arch.n_layers - n_moe) * matrices * d * -(-arch.d_ff // tensor)
-    width = arch.expert_d_ff or 0
-    shared, copied_shared = arch.n_shared_experts * width, 0
-    if expert == 1:
-        shared = -(-shared // tensor)
-    else:
-        copied_shared = n_moe * matrices * d * shared
-    all_experts = arch.n_touched_params(10**9) - arch.n_touched_params(0)  # visited by some token
+    d = arch.d_model
+    divided, copied, whole = arch.other_matrices, 0, arch.other_matrices
+    experts: float = 0
+    for layer, count in arch.kinds.items():
+        parts = [_of_mixer(mixer, d, tensor) for mixer in layer.mixers]
+        parts += [_of_mlp(mlp, d, tensor, expert) for mlp in layer.mlps]
+        parts.append((-(-layer.other_matrices // tensor), 0, layer.other_matrices))
+        divided += count * sum(part[0] for part in parts)
+        copied += count * sum(part[1] for part in parts)
+        whole += count * sum(part[2] for part in parts)
+        if layer.experts is not None:
+            one = layer.experts.expert_matrices(d) + layer.experts.expert_bias
+            share = _expert_share(layer.experts, tensor, expert)
+            experts += count * layer.experts.n_experts * one * share
     head = d * -(-arch.vocab_size // tensor)
     table = 0 if arch.tied_embeddings else head
-    dense = arch.n_params - all_experts
-    small = (
-        dense
-        - sum(component[name] for name in ("attention", "embedding", "output", "router"))
-        - (component["mlp"] - n_moe * arch.n_experts * matrices * d * width)
-    )
+    small = arch.n_touched_params(0) - whole
+    small -= (1 if arch.tied_embeddings else 2) * d * arch.vocab_size
     return DeviceParams(
-        linear=divided + narrow + mlp + n_moe * matrices * d * shared + component["router"] + head,
-        experts=all_experts * _expert_share(arch, tensor, expert),
+        linear=divided + copied + head,
+        experts=experts,
         rest=table + small,
         head=head,
         table=table,
-        copied=round(narrow + copied_shared + component["router"] + small),
+        copied=round(copied + small),
     )
 
 
@@ -213,10 +219,11 @@ def device_memory(
     weights = (held.linear + held.experts + held.rest - ends) * layers[0] / arch.n_layers
     weights += ends if layout.pipeline == 1 else held.head
     sequences = -(-batch // layout.expert)
-    cache = kv_cache_bytes(arch, context, sequences, kv_dtype) * layers[0] / arch.n_layers
+    cache = kv_cache_bytes(arch, context, sequences, kv_dtype) * kv_share(arch, layout.tensor)
+    cache += state_bytes(arch, sequences, kv_dtype) / layout.tensor
     copied = held.copied * layers[0] / arch.n_layers
     size = bytes_per_element(dtype)
-    return DeviceMemory(weights * size, cache * kv_share(arch, layout.tensor), copied * size)
+    return DeviceMemory(weights * size, cache * layers[0] / arch.n_layers, copied * size)
 
 
 def stage_layers(arch: Architecture, n_stages: int) -> list[int]:
@@ -238,10 +245,37 @@ def kv_share(arch: Architecture, tensor: int) -> float:
     >>> [kv_share(ARCHITECTURES["Llama-3.1-70B"], n) for n in (2, 8, 16)]  # 8 KV heads
     [0.5, 0.125, 0.125]
     """
-    heads = split_heads(arch.n_heads, arch.n_kv_heads, tensor)
-    if arch.latent_dim is not None:
-        return 1.0  # the latent belongs to all heads
-    return max(len(kv) for _, kv in heads) / arch.n_kv_heads
+    held = stored = 0.0
+    for layer, count in arch.kinds.items():
+        mixer = layer.attention
+        if mixer is not None and layer.kv_elements:
+            share = 1.0  # a latent belongs to all heads, and so does a compressed entry
+            if isinstance(mixer, Attention) and not isinstance(mixer, CompressedAttention):
+                heads = split_heads(mixer.n_heads, mixer.n_kv_heads, tensor)
+                share = max(len(kv) for _, kv in heads) / mixer.n_kv_heads
+            held += count * layer.kv_elements * share
+            stored += count * layer.kv_elements
+    return held / stored if stored else 1.0
+
+
+def query_share(arch: Architecture, tensor: int) -> float:
+    """Return the share of attention's arithmetic that the fullest of the devices has.
+
+    Raises: ValueError as `split_heads`.
+
+    >>> from firsttoken.architectures import ARCHITECTURES
+    >>> query_share(ARCHITECTURES["Llama-3.1-70B"], 3)  # 64 heads in 8 groups: 24 of them
+    0.375
+    """
+    held = heads = 0
+    for layer, count in arch.kinds.items():
+        mixer = layer.attention
+        if mixer is not None:
+            n_kv_heads = mixer.n_kv_heads if isinstance(mixer, Attention) else mixer.n_heads
+            parts = split_heads(mixer.n_heads, n_kv_heads, tensor)
+            held += count * max(len(q) for q, _ in parts)
+            heads += count * mixer.n_heads
+    return held / heads if heads else 1 / tensor
 
 
 def cache_transfer_s(
@@ -278,25 +312,53 @@ def cache_transfer_s(
     return moved / (n_links * link_bandwidth) + latency_s
 
 
-def _attention(arch: Architecture, n_queries: int, n_kv: int) -> tuple[int, int]:
-    """Return the matrices of attention with so many heads, of all layers: divided, and copied."""
-    d, h = arch.d_model, arch.head_dim
-    if arch.latent_sizes is None:
-        keys_and_values = len(arch.kv_layers) * 2 * d * n_kv * h
-        return arch.n_layers * 2 * d * n_queries * h + keys_and_values, 0
-    latent, rope, value = arch.latent_sizes
-    compressed = arch.q_latent_dim
-    per_head = h * (d if compressed is None else compressed)
-    per_head += latent * (h - rope + value) + value * d
-    narrow = d * (latent + rope + (compressed or 0))
-    return arch.n_layers * n_queries * per_head, arch.n_layers * narrow
+def _of_mixer(mixer: Mixer, d_model: int, tensor: int) -> tuple[int, int, int]:
+    """Return the elements of a mixer's matrices: the fullest device's part, copied ones, all."""
+    whole = mixer.matrices(d_model)
+    if isinstance(mixer, Recurrent):
+        return -(-whole // tensor), 0, whole
+    extra = -(-mixer.extra_matrices // tensor)
+    if isinstance(mixer, CompressedAttention):
+        split_heads(mixer.n_heads, mixer.n_heads, tensor)  # raises for more devices than heads
+        width = mixer.n_heads * mixer.head_dim
+        narrow = d_model * (mixer.q_latent_dim + mixer.n_kv_heads * mixer.head_dim)
+        narrow += d_model * mixer.out_groups * mixer.out_latent_dim
+        divided = -(-width * (mixer.q_latent_dim + mixer.out_latent_dim) // tensor)
+        return divided + extra, narrow, whole
+    if isinstance(mixer, Attention):
+        of_key = mixer.head_dim if mixer.kv_matrices > 0 else 0
+        of_value = mixer.value_dim if mixer.kv_matrices > 1 else 0
+        heads = split_heads(mixer.n_heads, mixer.n_kv_heads, tensor)
+        most = max(
+            len(q) * (mixer.head_dim + mixer.value_dim) + len(kv) * (of_key + of_value)
+            for q, kv in heads
+        )
+        return d_model * most + extra, 0, whole
+    heads = split_heads(mixer.n_heads, mixer.n_heads, tensor)
+    compressed = mixer.q_latent_dim
+    per_head = mixer.head_dim * (d_model if compressed is None else compressed)
+    per_head += mixer.latent_dim * (mixer.head_dim - mixer.rope_head_dim + mixer.v_head_dim)
+    per_head += mixer.v_head_dim * d_model
+    narrow = d_model * (mixer.latent_dim + mixer.rope_head_dim + (compressed or 0))
+    return max(len(q) for q, _ in heads) * per_head + extra, narrow, whole
 
 
-def _expert_share(arch: Architecture, tensor: int, expert: int) -> float:
+def _of_mlp(mlp: MLP | Experts, d_model: int, tensor: int, expert: int) -> tuple[int, int, int]:
+    """Return the same of what every token meets in an MLP; experts are counted by themselves."""
+    matrices = 3 if mlp.gated else 2
+    if isinstance(mlp, MLP):
+        divided = matrices * d_model * -(-mlp.d_ff // tensor) + -(-mlp.extra_matrices // tensor)
+        return divided, 0, mlp.matrices(d_model)
+    router = mlp.router(d_model)
+    whole = router + mlp.shared(d_model)
+    if expert > 1:
+        return 0, whole, whole
+    divided = matrices * d_model * -(-mlp.shared_d_ff // tensor)
+    return divided + mlp.shared_matrices, router, whole
+
+
+def _expert_share(experts: Experts, tensor: int, expert: int) -> float:
     """Return the share of the experts' parameters that the fullest device has."""
-    if not arch.n_experts:
-        return 0.0
     if expert == 1:
-        assert arch.expert_d_ff is not None  # as every model with experts says
-        return -(-arch.expert_d_ff // tensor) / arch.expert_d_ff
-    return -(-arch.n_experts // (tensor * expert)) / arch.n_experts
+        return -(-experts.d_ff // tensor) / experts.d_ff
+    return -(-experts.n_experts // (tensor * expert)) / experts.n_experts

@@ -14,7 +14,7 @@ from firsttoken.parallel.memory import (
     device_memory,
     device_params,
     kv_share,
-    split_heads,
+    query_share,
     stage_layers,
 )
 from firsttoken.roofline import Cost
@@ -133,7 +133,8 @@ def layouts(arch: Architecture, n_devices: int, max_tensor: int | None = None) -
     [(2, 1, 1), (1, 1, 2), (1, 2, 1)]
     """
     check_count("n_devices", n_devices, at_least=1)
-    most = arch.n_heads if max_tensor is None else min(arch.n_heads, max_tensor)
+    heads = [layer.attention.n_heads for layer in arch.kinds if layer.attention is not None]
+    most = min([*heads, n_devices if max_tensor is None else max_tensor])
     for tensor in _divisors(n_devices, most):
         left = n_devices // tensor
         for pipeline in _divisors(left, arch.n_layers):
@@ -164,13 +165,12 @@ def pass_time(work: Workload, layout: Layout, batch: int, n_new: int, n_attended
     rows = -(-batch // layout.expert)  # sequences of one group
     linear, _, attention, rest = _parts(arch, rows, n_new, n_attended, work.dtype, work.kv_dtype)
     _, experts, _, _ = _parts(arch, batch, n_new, n_attended, work.dtype, work.kv_dtype)
-    heads = split_heads(arch.n_heads, arch.n_kv_heads, tensor)
     head = _scaled(linear, held.head / alone.linear)
     layers = [
         _scaled(linear, (held.linear - held.head) / alone.linear),
         _scaled(experts, held.experts / alone.experts if arch.n_experts else 0.0),
         Cost(
-            attention.flops * max(len(q) for q, _ in heads) / arch.n_heads,
+            attention.flops * query_share(arch, tensor),
             attention.bytes * kv_share(arch, tensor),
         ),
         _scaled(rest, held.rest / alone.rest),
@@ -306,7 +306,7 @@ def prefill_machines(prefill_s: float, tokens_per_s: float, output: int) -> floa
 def _talk_s(work: Workload, layout: Layout, rows: int, n_new: int) -> float:
     """Return the time of all layers' messages within a stage, for `rows` sequences of a group."""
     arch, tensor, together = work.arch, layout.tensor, layout.tensor * layout.expert
-    n_exchanging = arch.n_layers - arch.n_dense_layers if layout.expert > 1 else 0
+    n_exchanging = arch.n_moe_layers if layout.expert > 1 else 0
     seconds = 0.0
     if tensor > 1:
         link = work.link(tensor)

@@ -3,7 +3,6 @@
 import numpy as np
 
 from firsttoken.architectures import ARCHITECTURES, Architecture
-from firsttoken.architectures.hybrids import HYBRIDS
 from firsttoken.flash import io_bytes, naive_io_bytes
 from firsttoken.interview.question import Choice, Explain, Number, Question
 from firsttoken.interview.questions.facts import (
@@ -15,7 +14,7 @@ from firsttoken.interview.questions.facts import (
     SHAPE_8B,
     SHAPE_13B,
 )
-from firsttoken.kv_cache import kv_cache_bytes
+from firsttoken.kv_cache import crossover_tokens, kv_cache_bytes
 from firsttoken.quantization import GGUF_LAYOUTS, quantize
 from firsttoken.throughput import decode_step
 from firsttoken.units import BYTES, GB, GIB
@@ -342,7 +341,8 @@ FLASH = (
     ),
 )
 
-_NEXT = HYBRIDS["Qwen3-Next-80B-A3B"]
+_NEXT = ARCHITECTURES["Qwen3-Next-80B-A3B"]
+_STATE = next(layer.recurrent for layer in _NEXT.layers if layer.recurrent is not None)
 _PER_LAYER = 2 * 2 * 256 * 2
 
 RECURRENT = (
@@ -354,7 +354,7 @@ RECURRENT = (
         text="Qwen3-Next-80B-A3B has 48 layers. 12 have attention with 2 KV heads of 256 numbers, "
         "the other 36 keep a state of fixed size. How many GB (10⁹ bytes) of keys and values does "
         "one sequence of 262,144 tokens take in bf16?",
-        answer=lambda: _NEXT.cache_bytes(262144) / GB,
+        answer=lambda: kv_cache_bytes(_NEXT, 262144) / GB,
         unit="GB",
         slips=(
             (
@@ -362,15 +362,15 @@ RECURRENT = (
                 "Only 12 of the 48 layers have a cache that grows.",
             ),
             (lambda: 0, "A hybrid still has attention layers, and they keep all tokens."),
-            (lambda: _NEXT.cache_bytes(262144) / GIB, "That is the number of GiB."),
+            (lambda: kv_cache_bytes(_NEXT, 262144) / GIB, "That is the number of GiB."),
             (
-                lambda: _NEXT.cache_bytes(262144) / 2 / GB,
+                lambda: kv_cache_bytes(_NEXT, 262144) / 2 / GB,
                 "Keys and values: the factor 2 is missing.",
             ),
         ),
         worked=lambda: (
             "12 layers · 2 · 2 heads · 256 · 2 B = 24,576 B for a token. The slope is a quarter of "
-            f"that of 48 attention layers, not zero: {_NEXT.cache_bytes(262144) / GB:.2f} GB."
+            f"that of 48 attention layers, not zero: {kv_cache_bytes(_NEXT, 262144) / GB:.2f} GB."
         ),
     ),
     Number(
@@ -379,31 +379,31 @@ RECURRENT = (
         section="Who mixes what",
         level=3,
         text="A recurrent layer of a hybrid keeps, for each sequence, a state of "
-        f"{_NEXT.state_elements:,} numbers in fp32, and {_NEXT.conv_elements:,} numbers of its "
+        f"{_STATE.state_elements:,} numbers in fp32, and {_STATE.conv_elements:,} numbers of its "
         "convolution's input in bf16. An attention layer in its place "
         "would keep 2 KV heads of 256 numbers in bf16. Beyond how many tokens does the recurrent "
         "layer keep less?",
-        answer=lambda: _NEXT.crossover_tokens(),
+        answer=lambda: crossover_tokens(_NEXT),
         unit="tokens",
         slips=(
             (
-                lambda: (_NEXT.state_elements + _NEXT.conv_elements) * 2 / _PER_LAYER,
+                lambda: (_STATE.state_elements + _STATE.conv_elements) * 2 / _PER_LAYER,
                 "The state is in fp32: four bytes for each of its numbers.",
             ),
             (
-                lambda: 2 * _NEXT.crossover_tokens(),
+                lambda: 2 * crossover_tokens(_NEXT),
                 "Attention keeps keys and values: the factor 2 is missing.",
             ),
             (
-                lambda: _NEXT.crossover_tokens() / 2,
+                lambda: crossover_tokens(_NEXT) / 2,
                 "Twice too few. A token takes 2 · 2 · 256 numbers of two bytes.",
             ),
         ),
         worked=lambda: (
-            f"{_NEXT.state_elements:,} · 4 + {_NEXT.conv_elements:,} · 2 bytes, over "
+            f"{_STATE.state_elements:,} · 4 + {_STATE.conv_elements:,} · 2 bytes, over "
             f"{_PER_LAYER:,} B a "
             "token: "
-            f"{_NEXT.crossover_tokens():,.0f} tokens. In short chats the fixed state is the larger "
+            f"{crossover_tokens(_NEXT):,.0f} tokens. In short chats the fixed state is the larger "
             "memory."
         ),
     ),

@@ -1,0 +1,73 @@
+"""families: every type that transformers builds, against what a stored look at it found.
+
+`scripts/read_transformers.py` takes that look; tests/proof/test_transformers_models.py holds it
+against the models themselves, and changes one key after another.
+"""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from firsttoken.architectures import Architecture, from_hf_config
+from firsttoken.architectures.config import _defaults
+from firsttoken.architectures.families import FAMILIES
+
+LOOK = json.loads(Path(__file__).with_name("transformers_models.json").read_text("utf-8"))
+N_TOKENS = 9
+
+
+def kept(arch: Architecture) -> list[list[int]]:
+    """Return what layers hold after nine tokens: see tests/transformers_models.py."""
+    found = []
+    for layer in arch.layers:
+        window = layer.attention.window if layer.attention else None
+        n_tokens = N_TOKENS if window is None else min(N_TOKENS, window)
+        state = layer.recurrent
+        sizes = (
+            layer.kv_elements * n_tokens,
+            state.state_elements if state else 0,
+            state.conv_elements if state else 0,
+        )
+        found += [sizes] if any(sizes) else []
+    return [[len(list(run)), *sizes] for sizes, run in itertools.groupby(found)]
+
+
+# What no closed form here describes; a config of these says so.
+REFUSED = {
+    "blt": "layers of three widths, most of them on patches of bytes",
+    "xlnet": "it caches what layers said",
+}
+# Caches that hold something twice, or that transformers keeps otherwise than engines do.
+OTHER_CACHES = {
+    "deepseek_v4": "keys are the values, and are counted once",
+    "minimax": "its states lie in a list beside the layers",
+}
+
+
+@pytest.mark.parametrize("kind", sorted(set(LOOK["types"]) - set(REFUSED)))
+def test_a_type_is_read_as_transformers_builds_it(kind):
+    look = LOOK["types"][kind]
+    arch = from_hf_config({"model_type": kind, **look.get("needed", {})})
+    assert arch.n_params == look["n_params"]
+    assert not arch.source
+    if all(layer.weights_of is None for layer in arch.layers):
+        assert arch.n_params >= arch.n_active_params
+    if "kept" in look and kind not in OTHER_CACHES:
+        assert kept(arch) == look["kept"]
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_be_read_is_refused(kind):
+    with pytest.raises(ValueError, match=f"config: .*{kind}"):
+        from_hf_config({"model_type": kind})
+
+
+def test_no_type_is_left_out():
+    """Each that transformers builds is in the table; what stands there beside is a part of one."""
+    assert len(set(LOOK["types"]) - set(REFUSED)) >= 120
+    of_parts = {"emu3_text_model", "mllama_text_model"}
+    beside = set(FAMILIES) - set(LOOK["types"]) - set(LOOK["not_built"])
+    assert beside <= of_parts
+    assert set(FAMILIES) <= set(_defaults())

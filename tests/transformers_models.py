@@ -1,0 +1,85 @@
+"""Models of transformers, built without memory: how many parameters they have, what they keep."""
+
+import itertools
+import re
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import transformers
+
+N_TOKENS = 9
+TOWERS = re.compile(r"vision|audio|embed_tokens_extend")
+# What transformers needs to build a type, where its own defaults are not enough.
+NEEDED: dict[str, dict[str, Any]] = {
+    "cohere_compass_text": {
+        "layer_types": ["sliding_attention", "full_attention"] * 16,
+        "num_hidden_layers": 32,
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": 1e4}
+            for kind in ("sliding_attention", "full_attention")
+        },
+    },
+    "deepseek_v2": {"num_experts_per_tok": 6},
+    "dots1": {"n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 2},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128},
+    # It makes rows for experts that its pass never reads.
+    "longcat_flash": {"zero_expert_num": 0},
+    "ministral": {"head_dim": 128},
+    "nemotron": {"num_key_value_heads": 8},
+}
+
+
+def built(kind: str, **changes: Any) -> torch.nn.Module:
+    """Return a causal language model of a type on PyTorch's meta device, in bf16."""
+    with warnings.catch_warnings(), torch.device("meta"):
+        warnings.simplefilter("ignore")
+        config = transformers.AutoConfig.for_model(kind, **{**NEEDED.get(kind, {}), **changes})
+        text = config.get_text_config(decoder=True)
+        if type(text) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+            text = config
+        return transformers.AutoModelForCausalLM.from_config(text, dtype=torch.bfloat16).eval()
+
+
+def n_params(model: torch.nn.Module) -> int:
+    """Return the parameters of its language model: towers for images and sounds are left out."""
+    return sum(
+        parameter.numel() for name, parameter in model.named_parameters() if not TOWERS.search(name)
+    )
+
+
+def kept(model: torch.nn.Module) -> list[list[int]]:
+    """Return the numbers that layers' caches hold after nine tokens, as [how many layers, cached,
+    of a state, of a convolution], run by run; layers that hold nothing are left out.
+
+    Raises: AttributeError for a model with a cache of its own kind.
+    """
+    tokens = torch.zeros(1, N_TOKENS, dtype=torch.long, device="meta")
+    with torch.no_grad():
+        out = model(input_ids=tokens, use_cache=True)
+    cache = out.past_key_values if "past_key_values" in out else out.cache_params
+    found = []
+    for layer in cache.layers:
+        keys = [
+            getattr(layer, name, None) for name in ("keys", "values", "indexer_keys", "idx_keys")
+        ]
+        states = getattr(layer, "recurrent_states", {}).values()
+        inputs = getattr(layer, "conv_states", {}).values()
+        sizes = tuple(
+            sum(x.numel() for x in group if x is not None) for group in (keys, states, inputs)
+        )
+        found += [sizes] if any(sizes) else []
+    return [[len(list(run)), *sizes] for sizes, run in itertools.groupby(found)]
+
+
+def changed(defaults: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield for each number and each switch of a config a change of it alone."""
+    for name, value in defaults.items():
+        if isinstance(value, bool):
+            yield {name: not value}
+        elif isinstance(value, int):
+            yield {name: 2 * value}
+            if value > 2:
+                yield {name: value // 2}
