@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firsttoken.architectures import ARCHITECTURES, from_hf_config
-from firsttoken.calculator import kept_by_layers, limit, main, plan, read_config, read_weights
+from firsttoken.calculator import kept_by_layers, main, plan, read_config, read_weights, what_limits
 from firsttoken.hardware import ACCELERATORS
 from firsttoken.kv_cache import kv_cache_bytes, state_bytes
 from firsttoken.parallel import tensor_parallel_step
@@ -221,7 +221,7 @@ def test_what_a_step_waits_for():
         waits = found.waits
         assert max(waits["weights"] + waits["cache"], waits["arithmetic"]) == pytest.approx(step)
         assert max(waits, key=waits.get) == what
-        assert what in limit(found).split(":")[0]
+        assert what in what_limits(found).split(":")[0]
 
 
 def test_layers_are_told_by_what_they_keep():
@@ -245,7 +245,7 @@ def test_the_terminal_says_what_the_page_says(capsys, tmp_path):
     main(asked)
     told = capsys.readouterr().out
     assert f"{found.max_batch:,} at this context" in told
-    assert limit(found) in told and "fp8: 8 bits" in told
+    assert what_limits(found) in told and "fp8: 8 bits" in told
     main([*asked, "--json"])
     answers = json.loads(capsys.readouterr().out)
     assert answers["max_batch"] == found.max_batch

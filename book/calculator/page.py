@@ -15,11 +15,11 @@ from firsttoken.architectures.released import RELEASED
 from firsttoken.calculator import (
     Plan,
     kept_by_layers,
-    limit,
     plan,
     read_config,
     read_weights,
     released_weights_bytes,
+    what_limits,
 )
 from firsttoken.hardware import ACCELERATORS, Accelerator
 from firsttoken.units import BYTES, format_bytes, format_count, format_time
@@ -267,7 +267,7 @@ def results(
         f'<p class="ft-verdict" data-fits="{str(found.fits).lower()}"><strong>{verdict}: '
         f"{size(found.device_bytes)} of {size(capacity)}{each}</strong>"
         f"{advice(arch, accelerator, found, context)}</p>"
-        f'<p class="ft-shape">{shape}. {limit(found)}</p>'
+        f'<p class="ft-shape">{shape}. {what_limits(found)}</p>'
         + notes(arch, settings)
         + layers(arch)
         + '<dl class="ft-facts">'

@@ -260,13 +260,13 @@ def _objects(text: str) -> list[Mapping[str, Any]]:
     return found
 
 
-def limit(found: Plan) -> str:
+def what_limits(found: Plan) -> str:
     """Return in one sentence what a decode step waits for, and how long each part would take.
 
     >>> from firsttoken.architectures import ARCHITECTURES
     >>> from firsttoken.hardware import ACCELERATORS
     >>> llama, h100 = ARCHITECTURES["Llama-3.1-8B"], ACCELERATORS["H100-SXM"]
-    >>> print(limit(plan(llama, h100, n_devices=1, batch=32, context=8192)))
+    >>> print(what_limits(plan(llama, h100, n_devices=1, batch=32, context=8192)))
     A step waits for the cache to be read: 10.3 ms, against 4.79 ms of weights and 625 µs of ...
     """
     says = {
@@ -382,7 +382,7 @@ def main(arguments: list[str] | None = None) -> None:
         "n_params": arch.n_params,
         "n_active_params": arch.n_active_params,
         "layers": kept_by_layers(arch),
-        "limit": limit(found),
+        "limit": what_limits(found),
         "files": None if released is None else asdict(released),
     }
     print(json.dumps(told, indent=1) if given.json else _told(arch, found, told))
