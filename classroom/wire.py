@@ -215,7 +215,11 @@ class Peer:
         if isinstance(value, Remote) and value._peer is self:
             return sent(YOURS, value._number)
         if record(kind):
-            fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(kind) if f.init}
+            if hasattr(kind, "arguments"):  # what makes it again, where that is not its fields
+                fields = value.arguments
+            else:
+                every = dataclasses.fields(kind)
+                fields = {f.name: getattr(value, f.name) for f in every if f.init}
             return sent(RECORD, [kind.__module__, kind.__qualname__, fields])
         if any(value is generator for generator in self.kept_back):
             raise TypeError(

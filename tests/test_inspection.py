@@ -1,7 +1,5 @@
 """A look into a pass, against models whose weights were changed to do what it claims."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -35,7 +33,7 @@ def ids():
 def built(shipped, weights=None, **arch):
     weights = shipped.weights if weights is None else weights
     return Llama(
-        replace(shipped.arch, **arch), weights, shipped.rope_theta, norm_eps=shipped.norm_eps
+        shipped.arch.replace(**arch), weights, shipped.rope_theta, norm_eps=shipped.norm_eps
     )
 
 

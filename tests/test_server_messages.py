@@ -220,7 +220,7 @@ def test_who_leaves_before_the_answer_to_a_submit_is_dropped():
 class Padded(ExactModel):
     """A model with rows for which there is no token, and which they like best."""
 
-    arch = replace(ExactModel.arch, vocab_size=WORDS.vocab_size + 8)
+    arch = ExactModel.arch.replace(vocab_size=WORDS.vocab_size + 8)
 
     def forward_ragged(self, tokens, caches):
         known = super().forward_ragged(tokens, caches)
@@ -253,7 +253,7 @@ def test_rows_behind_the_tokenizers_last_token_are_never_said():
 def test_a_tokenizer_of_another_size_is_refused():
     for n_rows in (1023, 2000):
         other = ExactModel()
-        other.arch = replace(other.arch, vocab_size=n_rows)
+        other.arch = other.arch.replace(vocab_size=n_rows)
         with pytest.raises(ValueError, match=f"tokenizer has 1024 tokens, the model {n_rows}"):
             PaddedEngine(other, n_blocks=64, tokenizer=WORDS)
 
