@@ -143,7 +143,7 @@ _PRESETS = (
           f"{_HF}MiniMaxAI/MiniMax-Text-01 (MiniMax-M1 has the same); arXiv:2501.08313",
           vocab_size=200064, hidden_size=6144, intermediate_size=9216, num_hidden_layers=80,
           num_attention_heads=64, num_key_value_heads=8, head_dim=128, num_local_experts=32,
-          num_experts_per_tok=2, max_position_embeddings=10240000,
+          num_experts_per_tok=2, max_position_embeddings=10240000, rope_theta=1e7,
           layer_types=(["linear_attention"] * 7 + ["full_attention"]) * 10),
     _read("Jamba-1.5-Mini", "jamba", f"{_HF}ai21labs/AI21-Jamba-1.5-Mini; arXiv:2408.12570",
           hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
