@@ -196,7 +196,8 @@ def released_weights_bytes(arch: Architecture, dtype: str) -> float:
     >>> round(released_weights_bytes(ARCHITECTURES["Llama-3.1-8B"], "int4") / 1e9, 2)
     5.73
     """
-    quantized = sum(arch.params_by_component[part] for part in ("attention", "mlp"))
+    component = arch.params_by_component
+    quantized = sum(component.get(part, 0) for part in ("attention", "mlp", "recurrence"))
     scales = 2.5 / 128 if dtype == "int4" else 0.0
     kept = arch.n_params - quantized
     return quantized * (bytes_per_element(dtype) + scales) + kept * bytes_per_element("bf16")

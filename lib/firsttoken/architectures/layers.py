@@ -316,26 +316,17 @@ class Layer:
     @property
     def attention(self) -> Attention | LatentAttention | None:
         """The attention among the mixers, if there is one."""
-        for mixer in self.mixers:
-            if not isinstance(mixer, Recurrent):
-                return mixer
-        return None
+        return next((one for one in self.mixers if not isinstance(one, Recurrent)), None)
 
     @property
     def recurrent(self) -> Recurrent | None:
         """The recurrence among the mixers, if there is one."""
-        for mixer in self.mixers:
-            if isinstance(mixer, Recurrent):
-                return mixer
-        return None
+        return next((one for one in self.mixers if isinstance(one, Recurrent)), None)
 
     @property
     def experts(self) -> Experts | None:
         """The experts among the MLPs, if there are any."""
-        for mlp in self.mlps:
-            if isinstance(mlp, Experts):
-                return mlp
-        return None
+        return next((one for one in self.mlps if isinstance(one, Experts)), None)
 
     @property
     def kv_elements(self) -> int:
