@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firsttoken.architectures import ARCHITECTURES, Architecture
+from firsttoken.architectures import ARCHITECTURES, Architecture, from_hf_config
+from firsttoken.architectures.layers import MLP, Attention, Experts, Layer, Recurrent
+from firsttoken.architectures.released import RELEASED
 from firsttoken.hardware import ACCELERATORS, LINKS, Link
 from firsttoken.kv_cache import kv_cache_bytes, max_batch, state_bytes
 from firsttoken.parallel import (
@@ -58,7 +60,15 @@ from firsttoken.throughput import MODELS, decode_step, prefill
 H100, M1 = ACCELERATORS["H100-SXM"], ACCELERATORS["M1"]
 LLAMA_70B = ARCHITECTURES["Llama-3.1-70B"]
 
-architectures = st.sampled_from(list(ARCHITECTURES.values()))
+# What people run; types whose layers share weights, choose heads, or have an MLP beside experts.
+UNLIKE = [
+    from_hf_config({"model_type": kind, **changes})
+    for kind, changes in {
+        "doge": {"is_moe": True}, "hrm_text": {}, "jetmoe": {}, "longcat_flash": {}, "zamba": {},
+        "zamba2": {},
+    }.items()
+]  # fmt: skip
+architectures = st.sampled_from([*RELEASED.values(), *UNLIKE])
 linked = st.sampled_from([a for a in ACCELERATORS.values() if a.link_bandwidth is not None])
 batches, contexts, devices = st.integers(1, 600), st.integers(1, 20_000), st.integers(1, 64)
 models = st.sampled_from(MODELS)
@@ -237,12 +247,35 @@ def test_one_device_holds_everything(arch, batch, context):
     kept = kv_cache_bytes(arch, context, batch, "int8") + state_bytes(arch, batch, "int8")
     assert held.cache == pytest.approx(kept)
     params = device_params(arch)
-    assert params.linear + params.experts + params.rest == pytest.approx(arch.n_params)
+    assert params.linear + params.experts + params.rest - params.again == arch.n_params
     if not any(
         x.experts and x.experts.expert_bias for x in arch.kinds
     ):  # which is no matrix, but goes with its expert
         experts = arch.n_touched_params(1) - arch.n_touched_params(0)
         assert params.linear == arch.n_matmul_params - experts
+
+
+# Everything divides by 4, two kinds of experts beside an MLP, and a block that is met again.
+BLOCK = Layer(
+    (Attention(8, 4, 4, norm_params=8, bias_params=3), Recurrent("any", 64, 8, other_params=5)),
+    (MLP(12, bias_params=7), Experts(8, 2, 16, expert_bias=2), Experts(4, 1, 8, False, 20)),
+    norm_params=16,
+    other_matrices=40,
+)
+SHARING = Architecture.of_layers(
+    "sharing", [BLOCK, BLOCK.replace(weights_of=0)], 8, 16, lookup_params=9, other_matrices=11
+)
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_the_parts_of_all_devices_are_the_model(n):
+    """What is copied lies on each of n, all else on one: together they hold every number once."""
+    held = device_memory(SHARING, Layout(tensor=n), 1, 1, "fp8")
+    divided = held.weights - held.copied
+    assert n * divided + held.copied == sum(SHARING.params_by_component.values())
+    recurrence, own = 64 + 5, 40
+    block = sum(BLOCK.params_by_component(8).values()) - recurrence - own
+    assert device_params(SHARING).again == block
 
 
 def test_keys_and_values_are_copied_when_they_run_out():

@@ -15,6 +15,7 @@ from firsttoken.architectures.layers import (
     Attention,
     CompressedAttention,
     Experts,
+    Layer,
     Mixer,
     Recurrent,
 )
@@ -123,7 +124,8 @@ class DeviceParams:
 
     `linear`: matrices that every token meets; `experts`; `rest`: what is looked up, added or
     scaled. `head`, in `linear`, is the output's matrix and `table`, in `rest`, the input's, where
-    it is another one. `copied`: what every device of the group has.
+    it is another one. `copied`: what every device of the group has. `again`: what later layers
+    share with earlier ones; a pass meets it once more, and it is held once.
     """
 
     linear: float
@@ -132,6 +134,7 @@ class DeviceParams:
     head: int
     table: int
     copied: int
+    again: float = 0.0
 
 
 def device_params(arch: Architecture, tensor: int = 1, expert: int = 1) -> DeviceParams:
@@ -155,32 +158,45 @@ def device_params(arch: Architecture, tensor: int = 1, expert: int = 1) -> Devic
             f"expert groups {expert} of {tensor} devices must have an expert each, "
             f"got {arch.n_experts} experts"
         )
-    d = arch.d_model
-    divided, copied, whole = arch.other_matrices, 0, arch.other_matrices
-    experts: float = 0
+    met, held = [0.0] * 4, [0.0] * 4  # divided, copied, of experts, and what is no matrix
     for layer, count in arch.kinds.items():
-        parts = [_of_mixer(mixer, d, tensor) for mixer in layer.mixers]
-        parts += [_of_mlp(mlp, d, tensor, expert) for mlp in layer.mlps]
-        parts.append((-(-layer.other_matrices // tensor), 0, layer.other_matrices))
-        divided += count * sum(part[0] for part in parts)
-        copied += count * sum(part[1] for part in parts)
-        whole += count * sum(part[2] for part in parts)
-        if layer.experts is not None:
-            one = layer.experts.expert_matrices(d) + layer.experts.expert_bias
-            share = _expert_share(layer.experts, tensor, expert)
-            experts += count * layer.experts.n_experts * one * share
-    head = d * -(-arch.vocab_size // tensor)
+        for total, one in ((met, layer), (held, layer.own)):
+            for i, part in enumerate(_of_layer(one, arch.d_model, tensor, expert)):
+                total[i] += count * part
+    outside = arch.norm_params + arch.bias_params + arch.position_params + arch.lookup_params
+    head = (arch.embedding_dim or arch.d_model) * -(-arch.vocab_size // tensor)
     table = 0 if arch.tied_embeddings else head
-    small = arch.n_touched_params(0) - whole
-    small -= (1 if arch.tied_embeddings else 2) * d * arch.vocab_size
     return DeviceParams(
-        linear=divided + copied + head,
-        experts=experts,
-        rest=table + small,
+        linear=met[0] + met[1] + arch.other_matrices + head,
+        experts=met[2],
+        rest=met[3] + outside + table,
         head=head,
         table=table,
-        copied=round(copied + small),
+        copied=round(held[1] + held[3] + outside + arch.other_matrices),
+        again=sum(met) - sum(held),
     )
+
+
+def _of_layer(layer: Layer, d_model: int, tensor: int, expert: int) -> tuple[float, ...]:
+    """Return what the fullest device has of a layer: divided matrices, copied ones, experts, rest.
+
+    The rest is all that is no matrix: norms and biases, which every device has.
+    """
+    parts = [_of_mixer(mixer, d_model, tensor) for mixer in layer.mixers]
+    parts += [_of_mlp(mlp, d_model, tensor, expert) for mlp in layer.mlps]
+    parts.append((-(-layer.other_matrices // tensor), 0, layer.other_matrices))
+    divided, copied, whole = (sum(of_part) for of_part in zip(*parts, strict=True))
+    experts: float = 0
+    for mlp in layer.mlps:
+        if isinstance(mlp, Experts):
+            every = mlp.n_experts * (mlp.expert_matrices(d_model) + mlp.expert_bias)
+            experts += every * _expert_share(mlp, tensor, expert)
+            whole += every
+    heads = layer.attention
+    if isinstance(heads, Attention) and heads.n_head_groups:  # a token chooses among them, too
+        held = max(len(kv) for _, kv in split_heads(heads.n_heads, heads.n_kv_heads, tensor))
+        experts += heads.n_head_groups * heads.group_matrices(d_model) * held / heads.n_kv_heads
+    return divided, copied, experts, sum(layer.params_by_component(d_model).values()) - whole
 
 
 def device_memory(
@@ -194,7 +210,8 @@ def device_memory(
     """Return what the fullest device of a replica holds; `batch`: requests of the whole replica.
 
     Layers are taken to be alike. The first stage has the input's table and the last the output's
-    matrix; the larger is counted.
+    matrix; the larger is counted. Weights that layers share are held once, and by each stage, if
+    there are several, as often as it meets them at most.
 
     Holds:  where layers are alike, but for activations, which are not counted. Where the first are
             dense and the others have experts, a stage without dense ones holds more: too little, by
@@ -214,16 +231,16 @@ def device_memory(
     check_count("batch", batch, at_least=1)
     check_count("context", context, at_least=1)
     held = device_params(arch, layout.tensor, layout.expert)
-    layers = stage_layers(arch, layout.pipeline)
+    share = stage_layers(arch, layout.pipeline)[0] / arch.n_layers
     ends = held.head + held.table
-    weights = (held.linear + held.experts + held.rest - ends) * layers[0] / arch.n_layers
+    inside = held.linear + held.experts + held.rest - ends
+    weights = min(inside * share, inside - held.again)
     weights += ends if layout.pipeline == 1 else held.head
     sequences = -(-batch // layout.expert)
     cache = kv_cache_bytes(arch, context, sequences, kv_dtype) * kv_share(arch, layout.tensor)
     cache += state_bytes(arch, sequences, kv_dtype) / layout.tensor
-    copied = held.copied * layers[0] / arch.n_layers
     size = bytes_per_element(dtype)
-    return DeviceMemory(weights * size, cache * layers[0] / arch.n_layers, copied * size)
+    return DeviceMemory(weights * size, cache * share, held.copied * share * size)
 
 
 def stage_layers(arch: Architecture, n_stages: int) -> list[int]:
@@ -329,10 +346,8 @@ def _of_mixer(mixer: Mixer, d_model: int, tensor: int) -> tuple[int, int, int]:
         of_key = mixer.head_dim if mixer.kv_matrices > 0 else 0
         of_value = mixer.value_dim if mixer.kv_matrices > 1 else 0
         heads = split_heads(mixer.n_heads, mixer.n_kv_heads, tensor)
-        most = max(
-            len(q) * (mixer.head_dim + mixer.value_dim) + len(kv) * (of_key + of_value)
-            for q, kv in heads
-        )
+        of_query = 0 if mixer.n_head_groups else mixer.head_dim + mixer.value_dim
+        most = max(len(q) * of_query + len(kv) * (of_key + of_value) for q, kv in heads)
         return d_model * most + extra, 0, whole
     heads = split_heads(mixer.n_heads, mixer.n_heads, tensor)
     compressed = mixer.q_latent_dim
@@ -354,7 +369,7 @@ def _of_mlp(mlp: MLP | Experts, d_model: int, tensor: int, expert: int) -> tuple
     if expert > 1:
         return 0, whole, whole
     divided = matrices * d_model * -(-mlp.shared_d_ff // tensor)
-    return divided + mlp.shared_matrices, router, whole
+    return divided, router + mlp.shared_matrices, whole
 
 
 def _expert_share(experts: Experts, tensor: int, expert: int) -> float:
