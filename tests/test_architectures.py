@@ -260,6 +260,9 @@ def test_a_value_that_cannot_be_is_named_as_in_the_file(subtests):
                 ("llama", "rope_scaling", 8, "an object"),
                 ("qwen3_moe", "decoder_sparse_step", 0, "an integer of at least 1"),
                 ("deepseek_v3", "qk_rope_head_dim", 64.0, "an integer of at least 1"),
+                ("deepseek_v3", "n_routed_experts", "256", "an integer of at least 1"),
+                ("gpt2", "n_layer", 0, "a positive integer"),
+                ("longcat_flash", "num_layers", 10**30, "at most 10,000"),
             ]
         ],
     ]:
@@ -274,6 +277,7 @@ def test_a_multimodal_model_is_its_text_decoder():
     for outside in (
         {"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 8}},
         {"model_type": "any", "llm_config": {"model_type": "gemma3_text", **text}},
+        {"text_config": {"model_type": "gemma3_text", **text}},
         {
             "model_type": "omni",
             "thinker_config": {"text_config": {"model_type": "gemma3_text"} | text},
@@ -330,6 +334,8 @@ def test_an_unknown_type_that_the_usual_names_do_not_describe_is_refused(subtest
         ),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers must be at most 10,000"),
         ({"head_dim": "64"}, "head_dim must be an integer of at least 1, got '64'"),
+        ({"type_vocab_size": 2}, "'nobody' is no decoder-only"),  # as BERT's descendants have it
+        ({"architectures": ["AnyForMaskedLM"]}, "'nobody' is no decoder-only"),
     ]:
         with subtests.test(message), pytest.raises(ValueError, match=message):
             from_hf_config(UNKNOWN | change)
@@ -347,6 +353,17 @@ def test_an_unknown_type_that_the_usual_names_do_not_describe_is_refused(subtest
 )  # fmt: skip
 def test_traps_that_calculators_fall_into(config, kib):
     assert from_hf_config(config).kv_elements_per_token * 2 / 1024 == kib
+
+
+def test_an_embedding_of_another_width():
+    """OPT-350m, 331,196,416 parameters: rows of 512, and a matrix on either side of the layers."""
+    opt = {"model_type": "opt", "hidden_size": 1024, "word_embed_proj_dim": 512, "ffn_dim": 4096}
+    opt |= {"num_hidden_layers": 24, "num_attention_heads": 16, "do_layer_norm_before": False}
+    arch = from_hf_config(opt)
+    assert arch.n_params == 331_196_416
+    assert arch.params_by_component["embedding"] == 50272 * 512
+    assert arch.params_by_component["other"] == 2 * 512 * 1024
+    assert arch.n_active_params == arch.n_params - arch.position_params
 
 
 def test_a_switch_is_yes_or_no():

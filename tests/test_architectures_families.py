@@ -13,6 +13,7 @@ import pytest
 from firsttoken.architectures import Architecture, from_hf_config
 from firsttoken.architectures.config import _defaults
 from firsttoken.architectures.families import FAMILIES
+from firsttoken.architectures.families.unknown import UNREAD
 
 LOOK = json.loads(Path(__file__).with_name("transformers_models.json").read_text("utf-8"))
 N_TOKENS = 9
@@ -34,11 +35,7 @@ def kept(arch: Architecture) -> list[list[int]]:
     return [[len(list(run)), *sizes] for sizes, run in itertools.groupby(found)]
 
 
-# What no closed form here describes; a config of these says so.
-REFUSED = {
-    "blt": "layers of three widths, most of them on patches of bytes",
-    "xlnet": "it caches what layers said",
-}
+REFUSED = sorted(set(UNREAD) & set(LOOK["types"]))
 # Caches that hold something twice, or that transformers keeps otherwise than engines do.
 OTHER_CACHES = {
     "deepseek_v4": "keys are the values, and are counted once",
@@ -58,10 +55,11 @@ def test_a_type_is_read_as_transformers_builds_it(kind):
         assert kept(arch) == look["kept"]
 
 
-@pytest.mark.parametrize("kind", REFUSED)
-def test_what_cannot_be_read_is_refused(kind):
-    with pytest.raises(ValueError, match=f"config: .*{kind}"):
-        from_hf_config({"model_type": kind})
+@pytest.mark.parametrize("kind", UNREAD)
+def test_what_cannot_be_read_is_refused_with_its_reason(kind):
+    for inside in ({}, {"text_config": {"model_type": "llama"}}):
+        with pytest.raises(ValueError, match=f"config: .*{kind}.*{UNREAD[kind]}"):
+            from_hf_config({"model_type": kind, **inside})
 
 
 def test_no_type_is_left_out():

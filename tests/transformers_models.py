@@ -11,6 +11,15 @@ import transformers
 
 N_TOKENS = 9
 TOWERS = re.compile(r"vision|audio|embed_tokens_extend")
+_QWEN4 = {
+    "indexer_budget": 2048,
+    "indexer_compress_ratio": 16,
+    "indexer_n_heads": 4,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 256,
+    "ple_layer_ids": [1, 3],
+    "eos_token_id": 1,
+}
 # What transformers needs to build a type, where its own defaults are not enough.
 NEEDED: dict[str, dict[str, Any]] = {
     "cohere_compass_text": {
@@ -21,15 +30,26 @@ NEEDED: dict[str, dict[str, Any]] = {
             for kind in ("sliding_attention", "full_attention")
         },
     },
+    "dbrx": {"attn_config": {"rope_theta": 5e5, "kv_n_heads": 8}},
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 2},
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128},
+    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
     # It makes rows for experts that its pass never reads.
     "longcat_flash": {"zero_expert_num": 0},
     "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 8},
+    "qwen4_exp": {"text_config": _QWEN4},
+    "qwen4_exp_text": _QWEN4,
 }
+
+
+def text_type(kind: str) -> str:
+    """Return the type of its language model: another one's where the config has a text_config."""
+    config = transformers.AutoConfig.for_model(kind, **NEEDED.get(kind, {}))
+    text = config.get_text_config(decoder=True)
+    return kind if text is config else str(text.model_type)
 
 
 def built(kind: str, **changes: Any) -> torch.nn.Module:

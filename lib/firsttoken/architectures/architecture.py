@@ -63,6 +63,7 @@ class Architecture:
     bias_params: int
     lookup_params: int
     other_matrices: int
+    embedding_dim: int | None
     rope_theta: float | None
     rope_scaling: Mapping[str, Any] | None = field(hash=False)
     source: str
@@ -148,7 +149,7 @@ class Architecture:
         Keyword arguments: `max_context`, `rope_theta`, `rope_scaling` and `source` as above;
         `norm_params` of the last norm (None: one vector of width D); `position_params` and
         `lookup_params` of tables of which a token looks up rows; `bias_params` of the output;
-        `other_matrices` outside the layers.
+        `other_matrices` outside the layers; `embedding_dim` of both tables (None: D).
 
         Raises: ValueError for sizes that are no counts, and caches that cannot be read.
 
@@ -174,6 +175,7 @@ class Architecture:
         bias_params: int = 0,
         lookup_params: int = 0,
         other_matrices: int = 0,
+        embedding_dim: int | None = None,
         rope_theta: float | None = None,
         rope_scaling: Mapping[str, Any] | None = None,
         source: str = "",
@@ -183,6 +185,8 @@ class Architecture:
         check_count("layers", len(layers), at_least=1)
         if max_context is not None:
             check_count("max_context", max_context, at_least=1)
+        if embedding_dim is not None:
+            check_count("embedding_dim", embedding_dim, at_least=1)
         norm_params = d_model if norm_params is None else norm_params
         given = {name: value for name, value in locals().items() if name not in ("self", "_")}
         for field_name, value in (given | {"_arguments": None}).items():
@@ -200,6 +204,11 @@ class Architecture:
     def n_layers(self) -> int:
         """The number of layers."""
         return len(self.layers)
+
+    @property
+    def table_params(self) -> int:
+        """The elements of the input embedding, and of the output's matrix, which may be one."""
+        return self.vocab_size * (self.embedding_dim or self.d_model)
 
     @cached_property
     def kinds(self) -> dict[Layer, int]:
@@ -237,7 +246,7 @@ class Architecture:
         """
         looked_up = self.position_params + self.lookup_params
         if not self.tied_embeddings:
-            looked_up += self.vocab_size * self.d_model
+            looked_up += self.table_params
         return self.n_params + self._n_params_again - looked_up - int(self._n_unvisited(1))
 
     @cached_property
@@ -251,19 +260,18 @@ class Architecture:
         for layer, count in self.kinds.items():
             one = layer.other_matrices
             one += sum(part.matrices(self.d_model) for part in layer.mixers + layer.mlps)
-            if layer.experts:
-                one += layer.experts.router(self.d_model)
+            one += sum(x.router(self.d_model) for x in layer.mlps if isinstance(x, Experts))
             for every, active, matrices, _ in layer.choices(self.d_model):
                 one -= (every - active) * matrices
             in_layers += count * one
-        return in_layers + self.other_matrices + self.vocab_size * self.d_model
+        return in_layers + self.other_matrices + self.table_params
 
     def n_touched_params(self, n_tokens: int) -> int | float:
         """Return how many parameters a pass over `n_tokens` tokens has to read, on average.
 
-        All of them without experts, and again what several layers share. With experts, one that no
-        token visits stays unread: under
-        uniform and independent routing, E (1 - (1 - k/E)^n) of E experts are visited.
+        All of them without experts, and what several layers share once for each. With experts, one
+        that no token visits stays unread: under uniform and independent routing,
+        E (1 - (1 - k/E)^n) of E experts are visited.
 
         Holds:  as an upper bound where some experts are preferred: with a preference as 1/rank, 105
                 of 256 experts are visited in place of 163 (8 a token, 32 tokens).
@@ -290,13 +298,13 @@ class Architecture:
         found = dict.fromkeys(
             ("embedding", "positions", "attention", "mlp", "router", "norms", "biases", "output"), 0
         )
-        found["embedding"] = self.vocab_size * d + self.lookup_params
+        found["embedding"] = self.table_params + self.lookup_params
         found["positions"] = self.position_params
         found["norms"], found["biases"] = self.norm_params, self.bias_params
-        found["output"] = 0 if self.tied_embeddings else self.vocab_size * d
+        found["output"] = 0 if self.tied_embeddings else self.table_params
         extra = {"recurrence": 0, "other": self.other_matrices}
         for layer, count in self.kinds.items():
-            for name, one in layer.own_params_by_component(d).items():
+            for name, one in layer.own.params_by_component(d).items():
                 where = extra if name in extra else found
                 where[name] += count * one
         return found | {name: total for name, total in extra.items() if total}
@@ -506,15 +514,11 @@ class Architecture:
     @cached_property
     def _n_params_again(self) -> int:
         """The parameters of earlier layers that later ones compute with once more."""
-        every = sum(
-            count * sum(layer.params_by_component(self.d_model).values())
+        return sum(
+            sum(count * n for n in layer.params_by_component(self.d_model).values())
+            - sum(count * n for n in layer.own.params_by_component(self.d_model).values())
             for layer, count in self.kinds.items()
         )
-        own = sum(
-            count * sum(layer.own_params_by_component(self.d_model).values())
-            for layer, count in self.kinds.items()
-        )
-        return every - own
 
     def _n_unvisited(self, n_tokens: int) -> int | float:
         """Return the parameters of experts that a pass is not expected to visit."""

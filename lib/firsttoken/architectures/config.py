@@ -39,15 +39,13 @@ class Config(Mapping[str, Any]):
         defaults = dict(_defaults().get(self.type, {}))
         self._own: Mapping[str, str] = defaults.pop("aliases", {})
         self._values = self._named(defaults) | self._named(given)
+        self._called = {self._name(name): name for name in given}
         for name in ("num_hidden_layers", "num_attention_heads", "hidden_size"):
             value = self._values.get(name)
             if value is not None and (not _is_count(value) or value < 1):
-                raise ValueError(f"config: {name} must be a positive integer, got {value!r}")
+                raise self.wrong(name, "a positive integer")
         if (self.get("num_hidden_layers") or 0) > MOST_LAYERS:
-            raise ValueError(
-                f"config: num_hidden_layers must be at most {MOST_LAYERS:,}, "
-                f"got {self['num_hidden_layers']}"
-            )
+            raise self.wrong("num_hidden_layers", f"at most {MOST_LAYERS:,}")
 
     def _named(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {self._name(name): value for name, value in values.items()}
@@ -66,6 +64,11 @@ class Config(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def wrong(self, name: str, expected: str) -> ValueError:
+        """Return the error that says what was expected of a key, by its name in the config."""
+        called = self._called.get(self._name(name), name)
+        return ValueError(f"config: {called} must be {expected}, got {self.get(name)!r}")
+
     def count(self, name: str, default: int | None = None, at_least: int = 0) -> int:
         """Return an integer; `default` where the config has none, or null."""
         value = self.maybe(name, at_least)
@@ -81,9 +84,7 @@ class Config(Mapping[str, Any]):
         if value is None:
             return None
         if not _is_count(value) or value < at_least:
-            raise ValueError(
-                f"config: {name} must be an integer of at least {at_least}, got {value!r}"
-            )
+            raise self.wrong(name, f"an integer of at least {at_least}")
         return int(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -91,21 +92,21 @@ class Config(Mapping[str, Any]):
         value = self.get(name)
         if value is None or value in (True, False):
             return default if value is None else bool(value)
-        raise ValueError(f"config: {name} must be true or false, got {value!r}")
+        raise self.wrong(name, "true or false")
 
     def items_of(self, name: str) -> Sequence[Any] | None:
         """Return a list, or None where the config has none."""
         value = self.get(name)
         if value is None or (isinstance(value, Sequence) and not isinstance(value, str)):
             return value
-        raise ValueError(f"config: {name} must be a list, got {value!r}")
+        raise self.wrong(name, "a list")
 
     def object(self, name: str) -> Mapping[str, Any]:
         """Return an object; an empty one where the config has none."""
         value = self.get(name)
         if value is None or isinstance(value, Mapping):
             return value or {}
-        raise ValueError(f"config: {name} must be an object, got {value!r}")
+        raise self.wrong(name, "an object")
 
     def per_layer(self, name: str, default: int | None = None, at_least: int = 0) -> list[int]:
         """Return one integer for each layer, where a config says one for all, or a list."""
@@ -113,10 +114,7 @@ class Config(Mapping[str, Any]):
         if not isinstance(value, Sequence) or isinstance(value, str):
             return [self.count(name, default, at_least)] * self.n_layers
         if len(value) < self.n_layers or not all(map(_is_count, value)):
-            raise ValueError(
-                f"config: {name} must be one integer for each of {self.n_layers} layers, "
-                f"got {value!r}"
-            )
+            raise self.wrong(name, f"one integer for each of {self.n_layers} layers")
         return [int(one) for one in value[: self.n_layers]]
 
     @property

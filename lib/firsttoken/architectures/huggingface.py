@@ -7,7 +7,7 @@ from typing import Any
 from firsttoken.architectures.architecture import Architecture
 from firsttoken.architectures.config import Config, open_config
 from firsttoken.architectures.families import FAMILIES
-from firsttoken.architectures.families.unknown import NO_DECODERS, by_its_names
+from firsttoken.architectures.families.unknown import NO_DECODERS, UNREAD, by_its_names
 
 # Where a multimodal model has its language model.
 _INSIDE = (
@@ -37,16 +37,20 @@ def from_hf_config(config: str | Path | Mapping[str, Any]) -> Architecture:
     >>> from_hf_config(small).n_params
     1824000
     """
-    given = _text_decoder(open_config(config))
-    kind = given.get("model_type")
-    if not isinstance(kind, str):
-        raise ValueError(f"config: model_type must be a name, got {kind!r}")
-    if kind in NO_DECODERS or given.get("is_encoder_decoder"):
-        raise ValueError(f"config: model_type {kind!r} is no decoder-only language model")
+    whole = open_config(config)
+    given = _text_decoder(whole)
+    if not isinstance(given.get("model_type"), str):
+        raise ValueError(f"config: model_type must be a name, got {given.get('model_type')!r}")
+    for part in (whole, given):
+        kind = str(part.get("model_type"))
+        if kind in NO_DECODERS or part.get("is_encoder_decoder"):
+            raise ValueError(f"config: model_type {kind!r} is no decoder-only language model")
+        if kind in UNREAD:
+            raise ValueError(f"config: model_type {kind!r} is not read here: {UNREAD[kind]}")
     content = Config(given)
-    arch = FAMILIES.get(kind, by_its_names)(content)
+    arch = FAMILIES.get(content.type, by_its_names)(content)
     if given.get("per_layer_config") and "per_layer_config" not in content.asked:
-        raise ValueError(f"config: per_layer_config is not read for model_type {kind!r}")
+        raise ValueError(f"config: per_layer_config is not read for model_type {content.type!r}")
     return arch
 
 
@@ -61,4 +65,5 @@ def _text_decoder(given: Mapping[str, Any]) -> Mapping[str, Any]:
             if "tie_word_embeddings" in given:
                 outside["tie_word_embeddings"] = given["tie_word_embeddings"]
             return _text_decoder({**outside, **inside})
-    return given if kind in FAMILIES else {**given, "model_type": text_kind}
+    known = not isinstance(kind, str) or kind in FAMILIES
+    return given if known else {**given, "model_type": text_kind}

@@ -396,14 +396,13 @@ class Layer:
                 found["biases"] += part.n_experts * part.expert_bias
         return found
 
-    def own_params_by_component(self, d_model: int) -> dict[str, int]:
-        """Return the parameters that no earlier layer has, by what they are for."""
+    @property
+    def own(self) -> "Layer":
+        """The layer without what it computes with of an earlier one."""
         if self.weights_of is None:
-            return self.params_by_component(d_model)
-        own = tuple(mixer for mixer in self.mixers if isinstance(mixer, Recurrent))
-        return dataclasses.replace(self, mixers=own, mlps=(), norm_params=0).params_by_component(
-            d_model
-        )
+            return self
+        mixers = tuple(mixer for mixer in self.mixers if isinstance(mixer, Recurrent))
+        return dataclasses.replace(self, mixers=mixers, mlps=(), norm_params=0)
 
     def replace(self, **changes: Any) -> "Layer":
         """Return a copy in which every part that has a field of that name has the new value.

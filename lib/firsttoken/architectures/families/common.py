@@ -1,54 +1,37 @@
 """What families of models have in common: attention, MLPs, experts, windows, positions."""
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from firsttoken.architectures.architecture import Architecture
 from firsttoken.architectures.config import Config
 from firsttoken.architectures.layers import MLP, Attention, Experts, LatentAttention, Layer
 
-# A row of a family's table says yes, no, or which key of the config says it.
-Said = bool | str
+# A family's table: how the config of each of its types is read.
+Reader = Callable[[Config], Architecture]
+Table = Mapping[str, Reader]
+# Yes, no, or the key of the config that says which.
+Flag = bool | str
+BIASED: Mapping[str, Any] = {"qkv_bias": "attention_bias", "out_bias": "attention_bias"}
 
 
-def said(c: Config, what: Said) -> bool:
-    """Return what a row says, or the key that it names."""
+def flag(c: Config, what: Flag) -> bool:
+    """Return the answer, or that of the key that it names."""
     return c.flag(what) if isinstance(what, str) else what
 
 
-def uniform(
-    c: Config,
-    *,
-    qkv_bias: Said = False,
-    out_bias: Said = False,
-    mlp_bias: Said = False,
-    head_bias: Said = False,
-    learned_positions: bool = False,
-    d_ff: int | None = None,
-    **fields: Any,
-) -> Architecture:
+def uniform(c: Config, **fields: Any) -> Architecture:
     """Return a model whose layers are alike: what one line of `Architecture` can say.
 
-    `fields` are arguments of `Architecture` that the family always has.
+    `fields` are arguments of `Architecture`; a bias may name the key of the config that says it.
     """
-    return Architecture(
-        **{
-            **top(c),
-            "n_layers": c.n_layers,
-            "n_heads": c.n_heads,
-            "n_kv_heads": c.n_kv_heads,
-            "head_dim": c.head_dim,
-            "d_ff": c.count("intermediate_size", at_least=1) if d_ff is None else d_ff,
-            "qkv_bias": said(c, qkv_bias),
-            "out_bias": said(c, out_bias),
-            "mlp_bias": said(c, mlp_bias),
-            "head_bias": said(c, head_bias),
-            "learned_positions": learned_positions,
-            **windows(c),
-            **fields,
-        }
-    )
+    biases = [name for name in ("qkv_bias", "out_bias", "mlp_bias", "head_bias") if name in fields]
+    sizes = {name: getattr(c, name) for name in ("n_layers", "n_heads", "n_kv_heads", "head_dim")}
+    if "d_ff" not in fields:
+        sizes["d_ff"] = c.count("intermediate_size", at_least=1)
+    fields |= {name: flag(c, fields[name]) for name in biases}
+    return Architecture(**{**top(c), **sizes, **windows(c), **fields})
 
 
 def of_layers(c: Config, layers: Iterable[Layer], **fields: Any) -> Architecture:
@@ -71,10 +54,7 @@ def top(c: Config) -> dict[str, Any]:
 
 
 def rope(c: Config) -> tuple[float | None, dict[str, Any] | None]:
-    """Return the rotary base and its scaling, those of the layers that see everything.
-
-    Where these turn nothing (null), those of the others.
-    """
+    """Return the rotary base and its scaling: of full-attention layers, or, if null, of others."""
     scaling = dict(c.object("rope_parameters"))
     whole = scaling.get("full_attention")
     if whole is not None and not isinstance(whole, Mapping):
@@ -90,13 +70,13 @@ def rope(c: Config) -> tuple[float | None, dict[str, Any] | None]:
     return theta, None if scaling["rope_type"] == "default" else scaling
 
 
-def windows(c: Config, period: int | None = None, key: str = "sliding_window") -> dict[str, Any]:
+def windows(c: Config, period: int | None = None) -> dict[str, Any]:
     """Return the arguments that say which layers have a window.
 
     Those that `layer_types` names; else the later ones (`max_window_layers`); else all but each
     `period`-th; else all.
     """
-    window = c.maybe(key)
+    window = c.maybe("sliding_window")
     if not window or not c.flag("use_sliding_window", True):
         return {}
     kinds, layers = c.layer_types(), range(c.n_layers)
@@ -111,16 +91,14 @@ def windows(c: Config, period: int | None = None, key: str = "sliding_window") -
     return {"window": window, "local_layers": tuple(local)} if local else {}
 
 
-def as_type(
-    kind: str, reader: Callable[[Config], Architecture]
-) -> Callable[[Config], Architecture]:
+def as_type(kind: str, reader: Reader) -> Reader:
     """Return a reader that takes a config for one of another type, with its defaults."""
     return lambda c: reader(Config({**c.given, "model_type": kind}))
 
 
-def layer_windows(c: Config, period: int | None = None) -> list[int | None]:
+def layer_windows(c: Config) -> list[int | None]:
     """Return the window of each layer, None where it sees everything; as `windows`."""
-    found = windows(c, period)
+    found = windows(c)
     local = found.get("local_layers", range(c.n_layers))
     return [found.get("window") if i in set(local) else None for i in range(c.n_layers)]
 
@@ -136,9 +114,7 @@ def which_layers(
     if named is None:
         return [bool(default(i)) for i in range(c.n_layers)]
     if len(named) < c.n_layers or not all(kind in kinds for kind in named):
-        raise ValueError(
-            f"config: {key} must name {c.n_layers} layers, each {' or '.join(kinds)}, got {named!r}"
-        )
+        raise c.wrong(key, f"{' or '.join(kinds)} for each of {c.n_layers} layers")
     return [kind == kinds[1] for kind in named[: c.n_layers]]
 
 
@@ -155,12 +131,14 @@ def layer_configs(c: Config, changes: Mapping[int, Mapping[str, Any]]) -> list[C
         said = {str(i).lstrip("0") or "0": one for i, one in c.object("per_layer_config").items()}
     unknown = set(said) - {str(i) for i in range(c.n_layers)}
     if unknown or not all(isinstance(one, Mapping) for one in said.values()):
-        raise ValueError(
-            f"config: per_layer_config must hold an object for layers from 0 to {c.n_layers - 1}, "
-            f"got {c.get('per_layer_config')!r}"
-        )
+        raise c.wrong("per_layer_config", f"an object for layers from 0 to {c.n_layers - 1}")
     made = {i: Config({**c, **one, "model_type": c.type}) for i, one in said.items()}
     return [made.get(str(i), c) for i in range(c.n_layers)]
+
+
+def sparse_layers(c: Config, n_dense: int = 0) -> list[bool]:
+    """Return whether each layer has experts: as `mlp_layer_types` says, or but the first ones."""
+    return which_layers(c, "mlp_layer_types", ("dense", "sparse"), lambda i: i >= n_dense)
 
 
 def refuse(c: Config, name: str, *allowed: object) -> None:
@@ -168,17 +146,15 @@ def refuse(c: Config, name: str, *allowed: object) -> None:
 
     Raises: ValueError for a value that is neither missing nor false nor `allowed`.
     """
-    value = c.get(name)
-    if value and value not in allowed:
-        expected = " or ".join(("false", *map(str, allowed)))
-        raise ValueError(f"config: {name} must be {expected}, got {value!r}")
+    if c.get(name) and c.get(name) not in allowed:
+        raise c.wrong(name, " or ".join(("false", *map(str, allowed))))
 
 
 def attention(
     c: Config,
     *,
-    qkv_bias: Said = False,
-    out_bias: Said = False,
+    qkv_bias: Flag = False,
+    out_bias: Flag = False,
     qk_norm: int = 0,
     sinks: bool = False,
     **fields: Any,
@@ -191,17 +167,34 @@ def attention(
         **{"n_heads": c.n_heads, "n_kv_heads": c.n_kv_heads, "head_dim": c.head_dim} | fields
     )
     biases = made.bias_params
-    if said(c, qkv_bias):
+    if flag(c, qkv_bias):
         biases += made.n_heads * made.head_dim
         biases += made.n_kv_heads * made.head_dim if made.kv_matrices > 0 else 0
         biases += made.n_kv_heads * made.value_dim if made.kv_matrices > 1 else 0
-    biases += c.width if said(c, out_bias) else 0
+    biases += c.width if flag(c, out_bias) else 0
     biases += made.n_heads if sinks else 0
-    return _with(made, bias_params=biases, norm_params=made.norm_params + qk_norm)
+    return replace(made, bias_params=biases, norm_params=made.norm_params + qk_norm)
+
+
+def qk_normed(c: Config, **fields: Any) -> Attention:
+    """Return attention in which one norm serves the queries of all heads, and one the keys."""
+    return attention(c, qk_norm=2 * c.head_dim, **fields)
+
+
+def qk_normed_whole(c: Config, **fields: Any) -> Attention:
+    """Return attention with a norm over all queries together, and one over all keys."""
+    return attention(c, qk_norm=(c.n_heads + c.n_kv_heads) * c.head_dim, **fields)
+
+
+def gate(c: Config) -> dict[str, Any]:
+    """Return the fields of attention whose output is gated, number by number."""
+    width = c.n_heads * c.head_dim
+    biases = width if c.flag("attention_bias") else 0
+    return {"extra_matrices": c.width * width, "bias_params": biases}
 
 
 def latent_attention(
-    c: Config, *, qkv_bias: Said = False, out_bias: Said = False, **fields: Any
+    c: Config, *, qkv_bias: Flag = False, out_bias: Flag = False, **fields: Any
 ) -> LatentAttention:
     """Return latent attention as DeepSeek's keys describe it; `fields` go before the config."""
     plain, rotary = c.count("qk_nope_head_dim", at_least=1), c.count("qk_rope_head_dim", at_least=1)
@@ -217,15 +210,15 @@ def latent_attention(
         | fields
     )
     compressed = made.latent_dim + (made.q_latent_dim or 0)
-    biases = made.bias_params + (compressed + made.rope_head_dim if said(c, qkv_bias) else 0)
-    biases += c.width if said(c, out_bias) else 0
-    return _with(made, bias_params=biases, norm_params=made.norm_params + compressed)
+    biases = made.bias_params + (compressed + made.rope_head_dim if flag(c, qkv_bias) else 0)
+    biases += c.width if flag(c, out_bias) else 0
+    return replace(made, bias_params=biases, norm_params=made.norm_params + compressed)
 
 
-def mlp(c: Config, width: int | None = None, gated: bool = True, bias: Said = False) -> MLP:
+def mlp(c: Config, width: int | None = None, gated: bool = True, bias: Flag = False) -> MLP:
     """Return a dense MLP, of `intermediate_size` unless a width is given."""
     width = c.count("intermediate_size", at_least=1) if width is None else width
-    biases = (2 if gated else 1) * width + c.width if said(c, bias) else 0
+    biases = (2 if gated else 1) * width + c.width if flag(c, bias) else 0
     return MLP(width, gated, biases)
 
 
@@ -248,16 +241,22 @@ def experts(
     )
 
 
+def shared_expert(c: Config, **fields: Any) -> Experts:
+    """Return experts beside a shared one of `shared_expert_intermediate_size`."""
+    return experts(c, shared_d_ff=c.count("shared_expert_intermediate_size"), **fields)
+
+
+def stack(c: Config, mixers: Any, mlps: Any, n_norms: int = 2, **fields: Any) -> list[Layer]:
+    """Return all layers: a list of mixers or of MLPs has one for each, all else is that of all."""
+    each = (one if isinstance(one, list) else [one] * c.n_layers for one in (mixers, mlps))
+    return [layer(c, mixer, mlp, n_norms, **fields) for mixer, mlp in zip(*each, strict=True)]
+
+
 def layer(
-    c: Config,
-    mixers: Any,
-    mlps: Any,
-    n_norms: float = 2,
-    norm_bias: bool = False,
-    **fields: Any,
+    c: Config, mixers: Any, mlps: Any, n_norms: int = 2, norm_bias: bool = False, **fields: Any
 ) -> Layer:
     """Return a layer with `n_norms` norms of the model's width; a part alone needs no tuple."""
-    norms = int(n_norms * c.width) * (2 if norm_bias else 1)
+    norms = n_norms * c.width * (2 if norm_bias else 1)
     return Layer(_tuple(mixers), _tuple(mlps), norms, **fields)
 
 
@@ -265,7 +264,3 @@ def _tuple(parts: Any) -> tuple[Any, ...]:
     if parts is None:
         return ()
     return parts if isinstance(parts, tuple) else (parts,)
-
-
-def _with(part: Any, **changes: Any) -> Any:
-    return dataclasses.replace(part, **changes)

@@ -1,43 +1,52 @@
 """Families in Llama's manner with dense MLPs: RMSNorm, mostly no biases, gated MLPs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from math import isqrt
-from types import MappingProxyType
 from typing import Any
 
 from firsttoken.architectures.architecture import Architecture
 from firsttoken.architectures.config import MOST_LAYERS, Config
 from firsttoken.architectures.families.common import (
+    BIASED,
+    Table,
     as_type,
     attention,
     experts,
+    gate,
     layer,
     local_windows,
     mlp,
     of_layers,
+    qk_normed,
+    qk_normed_whole,
+    stack,
     uniform,
 )
 from firsttoken.architectures.layers import MLP
 
-_BIASED: Mapping[str, Any] = {"qkv_bias": "attention_bias", "out_bias": "attention_bias"}
 _biased = partial(uniform, qkv_bias="attention_bias", out_bias="attention_bias")
 _llama = partial(_biased, mlp_bias="mlp_bias")
 _nemotron = partial(_llama, gated_mlp=False, norm_bias=True)
 
 
-def _windowed(c: Config, default: Callable[[int], object]) -> dict[str, Any]:
-    """Return the windows of the layers that `layer_types` calls local, or else `default`."""
+def _windowed(
+    c: Config,
+    default: Callable[[int], object],
+    full_unrotated: bool = False,
+    local_unrotated: bool = False,
+) -> dict[str, Any]:
+    """Return the windows of the layers that `layer_types` calls local, or else `default`.
+
+    Which kind of layers has no rotary embedding, the last two arguments say.
+    """
     every = local_windows(c, default)
     local = tuple(i for i, window in enumerate(every) if window is not None)
-    window = every[local[0]] if local else None
-    return {"window": window, "local_layers": local or None}
-
-
-def _seeing_all(c: Config, found: dict[str, Any]) -> tuple[int, ...]:
-    """Return the layers to which `_windowed` gave no window."""
-    local = set(found["local_layers"] or ())
-    return tuple(i for i in range(c.n_layers) if i not in local)
+    unrotated = tuple(
+        i for i in range(c.n_layers) if (local_unrotated if i in local else full_unrotated)
+    )
+    found = {"window": every[local[0]] if local else None, "local_layers": local or None}
+    return found | ({"unrotated_layers": unrotated} if unrotated else {})
 
 
 def _extended(c: Config, theta: float, **scaling: Any) -> dict[str, Any]:
@@ -56,47 +65,39 @@ _llama3 = partial(
 )
 
 
-def _but_each(period: int) -> Callable[[int], object]:
-    return lambda i: (i + 1) % period
-
-
 def _apertus(c: Config) -> Architecture:
-    mixer = attention(c, **_BIASED, qk_norm=2 * c.head_dim)
     width = c.count("intermediate_size", at_least=1)
     act = MLP(width, gated=False, bias_params=2)  # two numbers of its activation, xIELU
-    return of_layers(c, [layer(c, mixer, act)] * c.n_layers, **_llama3(c, 12e6, factor=8.0))
+    return of_layers(c, stack(c, qk_normed(c, **BIASED), act), **_llama3(c, 12e6, factor=8.0))
 
 
 def _bitnet(c: Config) -> Architecture:
     """A norm more behind the heads, and one inside the MLP."""
     width = c.count("intermediate_size", at_least=1)
-    one = layer(c, attention(c, **_BIASED, norm_params=c.width), MLP(width, norm_params=width))
-    return of_layers(c, [one] * c.n_layers)
+    mixer = attention(c, **BIASED, norm_params=c.width)
+    return of_layers(c, stack(c, mixer, MLP(width, norm_params=width)))
 
 
 def _cohere(c: Config) -> Architecture:
     """One norm a layer: attention and MLP stand side by side."""
-    norms = (c.n_heads + c.n_kv_heads) * c.head_dim if c.flag("use_qk_norm") else 0
-    one = layer(c, attention(c, **_BIASED, qk_norm=norms), mlp(c), n_norms=1)
-    return of_layers(c, [one] * c.n_layers)
+    mixer = (qk_normed_whole if c.flag("use_qk_norm") else attention)(c, **BIASED)
+    return of_layers(c, stack(c, mixer, mlp(c), n_norms=1))
 
 
 def _cohere2(c: Config) -> Architecture:
-    """Three layers with a window, whose tokens are rotated, then one that has neither."""
-    found = _windowed(c, _but_each(c.count("sliding_window_pattern", 4, at_least=1)))
-    return _biased(c, norms_per_layer=1, unrotated_layers=_seeing_all(c, found), **found)
+    """Three rotary layers with a window, then one that has neither."""
+    period = c.count("sliding_window_pattern", 4, at_least=1)
+    found = _windowed(c, lambda i: (i + 1) % period, full_unrotated=True)
+    return _biased(c, norms_per_layer=1, **found)
 
 
 def _cohere_compass(c: Config) -> Architecture:
-    """Which kind of layers is not rotated, the rotary settings say: null."""
-    found = _windowed(c, lambda i: False)
-    of_kind = {
-        "full_attention": _seeing_all(c, found),
-        "sliding_attention": found["local_layers"] or (),
-    }
+    """A kind of layers whose rotary settings are null is not rotated."""
     settings = c.object("rope_parameters")
-    still = [i for kind in of_kind if settings.get(kind, ...) is None for i in of_kind[kind]]
-    return _biased(c, norms_per_layer=1, unrotated_layers=still, **found)
+    full, local = (
+        settings.get(kind, ...) is None for kind in ("full_attention", "sliding_attention")
+    )
+    return _biased(c, norms_per_layer=1, **_windowed(c, lambda i: False, full, local))
 
 
 def _cwm(c: Config) -> Architecture:
@@ -107,8 +108,7 @@ def _cwm(c: Config) -> Architecture:
 
 def _diffllama(c: Config) -> Architecture:
     """Two maps of attention are subtracted, the second times a number made of four vectors."""
-    one = layer(c, attention(c, **_BIASED, bias_params=4 * c.head_dim), mlp(c))
-    return of_layers(c, [one] * c.n_layers)
+    return of_layers(c, stack(c, attention(c, **BIASED, bias_params=4 * c.head_dim), mlp(c)))
 
 
 def _doge(c: Config) -> Architecture:
@@ -117,10 +117,9 @@ def _doge(c: Config) -> Architecture:
     With experts, those are single neurons, in rows of two tables, beside a dense MLP.
     """
     kv_heads = c.n_kv_heads
-    mixer = attention(
+    mixer = qk_normed(
         c,
-        **_BIASED,
-        qk_norm=2 * c.head_dim,
+        **BIASED,
         window=c.maybe("sliding_window", at_least=1),
         top_k=c.count("keep_window_size", at_least=1),
         extra_matrices=kv_heads * c.head_dim * kv_heads,
@@ -130,18 +129,17 @@ def _doge(c: Config) -> Architecture:
     if c.flag("is_moe"):
         side = isqrt(c.count("num_experts", at_least=1))  # an expert's number: row and column
         parts.append(experts(c, width=1, gated=False, router_matrix=2 * side * c.width))
-    one = layer(c, mixer, tuple(parts), other_params=2 * c.width)
-    return of_layers(c, [one] * c.n_layers)
+    return of_layers(c, stack(c, mixer, tuple(parts), other_params=2 * c.width))
 
 
 def _exaone4(c: Config) -> Architecture:
     """With windows, only the layers that have one are rotated."""
     some = c.maybe("sliding_window", at_least=1) is not None
-    found = _windowed(
-        c, lambda i: some and (i + 1) % c.count("sliding_window_pattern", 4, at_least=1)
-    )
-    unrotated = _seeing_all(c, found) if some else ()
-    return uniform(c, qk_norm=True, unrotated_layers=unrotated, **found)
+
+    def is_local(i: int) -> object:  # EXAONE 4.0 names its layers, and "LLLG" is no number
+        return some and (i + 1) % c.count("sliding_window_pattern", 4, at_least=1)
+
+    return uniform(c, qk_norm=True, **_windowed(c, is_local, full_unrotated=some))
 
 
 def _granite_swa(c: Config) -> Architecture:
@@ -153,10 +151,7 @@ def _granite_swa(c: Config) -> Architecture:
 
 def _helium(c: Config) -> Architecture:
     if c.n_heads * c.head_dim != c.width:
-        raise ValueError(
-            f"config: head_dim must be hidden_size / num_attention_heads = "
-            f"{c.width / c.n_heads:g}, got {c.head_dim}"
-        )
+        raise c.wrong("head_dim", f"hidden_size / num_attention_heads = {c.width / c.n_heads:g}")
     return uniform(c, qkv_bias="attention_bias", mlp_bias="mlp_bias")
 
 
@@ -172,13 +167,7 @@ def _hrm_text(c: Config) -> Architecture:
             f"config: L_cycles and H_cycles must give at most {MOST_LAYERS:,} runs of a layer, "
             f"got {low} and {high} for {stack} layers"
         )
-    mixer = attention(
-        c,
-        **_BIASED,
-        n_kv_heads=c.n_heads,
-        extra_matrices=c.width * c.n_heads * c.head_dim,
-        bias_params=c.n_heads * c.head_dim if c.flag("attention_bias") else 0,
-    )
+    mixer = attention(c, **BIASED, n_kv_heads=c.n_heads, **gate(c))
     one = layer(c, mixer, mlp(c, bias="mlp_bias"), n_norms=0)
     layers = []
     for run in range((low + 1) * high):
@@ -187,10 +176,6 @@ def _hrm_text(c: Config) -> Architecture:
             layers.append(one if run == first else one.replace(weights_of=first * stack + i))
     start = c.width  # what the low stack adds to the embedding in its first run
     return of_layers(c, layers, norm_params=0, bias_params=start)
-
-
-def _hyperclovax(c: Config) -> Architecture:
-    return _llama(c, norms_per_layer=4 if c.flag("use_post_norm") else 2)
 
 
 def _ministral3(c: Config) -> Architecture:
@@ -216,80 +201,74 @@ def _mllama_text(c: Config) -> Architecture:
 
 def _without_norms(c: Config, gated: bool) -> Architecture:
     """Its norms have no weights."""
-    one = layer(c, attention(c, **_BIASED), mlp(c, gated=gated), n_norms=0)
-    return of_layers(c, [one] * c.n_layers, norm_params=0)
+    one = stack(c, attention(c, **BIASED), mlp(c, gated=gated), n_norms=0)
+    return of_layers(c, one, norm_params=0)
 
 
 def _olmo2(c: Config) -> Architecture:
-    """Queries and keys have norms over all heads together."""
-    norms = (c.n_heads + c.n_kv_heads) * c.head_dim
-    windows = [None] * c.n_layers if c.type == "olmo2" else local_windows(c, _but_each(4))
-    return of_layers(
-        c, [layer(c, attention(c, **_BIASED, qk_norm=norms, window=w), mlp(c)) for w in windows]
-    )
+    """Queries and keys have norms over all heads together; Olmo 3's layers have windows, too."""
+    windows = [None] * c.n_layers if c.type == "olmo2" else local_windows(c, lambda i: (i + 1) % 4)
+    mixers = [qk_normed_whole(c, **BIASED, window=window) for window in windows]
+    return of_layers(c, stack(c, mixers, mlp(c)))
 
 
 def _smollm3(c: Config) -> Architecture:
-    """Each fourth layer turns nothing, unless it says otherwise."""
-    rotated = c.items_of("no_rope_layers")  # 0 for a layer without
+    """Each fourth layer has no rotary embedding, unless the config says otherwise."""
     every = c.count("no_rope_layer_interval", 4, at_least=1)
-    layers = range(c.n_layers)
+    rotated = c.items_of("no_rope_layers")  # 0 for a layer without
     if rotated is None:
-        unrotated = tuple(i for i in layers if (i + 1) % every == 0)
-    else:
-        unrotated = tuple(i for i in layers if i < len(rotated) and not rotated[i])
+        rotated = [(i + 1) % every for i in range(c.n_layers)]
+    unrotated = tuple(i for i, one in enumerate(rotated[: c.n_layers]) if not one)
     return _llama(c, unrotated_layers=unrotated or None)
 
 
 def _vaultgemma(c: Config) -> Architecture:
-    return _biased(c, **_windowed(c, _but_each(2)))
+    return _biased(c, **_windowed(c, lambda i: (i + 1) % 2))
 
 
-DENSE: Mapping[str, Callable[[Config], Architecture]] = MappingProxyType(
-    {
-        "llama": _llama,
-        "apertus": _apertus,
-        "arcee": partial(_llama, gated_mlp=False),
-        "bitnet": _bitnet,
-        "cohere": _cohere,
-        "cohere2": _cohere2,
-        "cohere_compass_text": _cohere_compass,
-        "cwm": _cwm,
-        "diffllama": _diffllama,
-        "doge": _doge,
-        "emu3": as_type("emu3_text_model", _llama),
-        "emu3_text_model": _llama,
-        "ernie4_5": partial(uniform, qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias"),
-        "exaone4": _exaone4,
-        "glm": partial(uniform, qkv_bias="attention_bias"),
-        "glm4": partial(uniform, qkv_bias="attention_bias", norms_per_layer=4),
-        "granite": _llama,
-        "granite_swa": _granite_swa,
-        "helium": _helium,
-        "hrm_text": _hrm_text,
-        "hunyuan_v1_dense": partial(_biased, qk_norm=True),
-        "hyperclovax": _hyperclovax,
-        "internlm3": partial(uniform, qkv_bias="qkv_bias", out_bias="bias", mlp_bias="bias"),
-        "iquestcoder": _llama,
-        "jais2": _nemotron,
-        "ministral": uniform,
-        "ministral3": _ministral3,
-        "mistral": uniform,
-        "mllama": as_type("mllama_text_model", _mllama_text),
-        "mllama_text_model": _mllama_text,
-        "nanochat": partial(_without_norms, gated=False),
-        "nemotron": _nemotron,
-        "olmo": partial(_without_norms, gated=True),
-        "olmo2": _olmo2,
-        "olmo3": _olmo2,
-        "phi3": uniform,
-        "phi4_multimodal": uniform,
-        "qwen2": partial(uniform, qkv_bias=True),
-        "qwen3": partial(_biased, qk_norm=True),
-        "seed_oss": partial(
-            uniform, qkv_bias="attention_bias", out_bias="attention_out_bias", mlp_bias="mlp_bias"
-        ),
-        "smollm3": _smollm3,
-        "vaultgemma": _vaultgemma,
-    }
-)
+DENSE: Table = {
+    "llama": _llama,
+    "apertus": _apertus,
+    "arcee": partial(_llama, gated_mlp=False),
+    "bitnet": _bitnet,
+    "cohere": _cohere,
+    "cohere2": _cohere2,
+    "cohere_compass_text": _cohere_compass,
+    "cwm": _cwm,
+    "diffllama": _diffllama,
+    "doge": _doge,
+    "emu3": as_type("emu3_text_model", _llama),
+    "emu3_text_model": _llama,
+    "ernie4_5": partial(uniform, qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias"),
+    "exaone4": _exaone4,
+    "glm": partial(uniform, qkv_bias="attention_bias"),
+    "glm4": partial(uniform, qkv_bias="attention_bias", norms_per_layer=4),
+    "granite": _llama,
+    "granite_swa": _granite_swa,
+    "helium": _helium,
+    "hrm_text": _hrm_text,
+    "hunyuan_v1_dense": partial(_biased, qk_norm=True),
+    "hyperclovax": lambda c: _llama(c, norms_per_layer=4 if c.flag("use_post_norm") else 2),
+    "internlm3": partial(uniform, qkv_bias="qkv_bias", out_bias="bias", mlp_bias="bias"),
+    "iquestcoder": _llama,
+    "jais2": _nemotron,
+    "ministral": uniform,
+    "ministral3": _ministral3,
+    "mistral": uniform,
+    "mllama": as_type("mllama_text_model", _mllama_text),
+    "mllama_text_model": _mllama_text,
+    "nanochat": partial(_without_norms, gated=False),
+    "nemotron": _nemotron,
+    "olmo": partial(_without_norms, gated=True),
+    "olmo2": _olmo2,
+    "olmo3": _olmo2,
+    "phi3": uniform,
+    "phi4_multimodal": uniform,
+    "qwen2": partial(uniform, qkv_bias=True),
+    "qwen3": partial(_biased, qk_norm=True),
+    "seed_oss": partial(
+        uniform, qkv_bias="attention_bias", out_bias="attention_out_bias", mlp_bias="mlp_bias"
+    ),
+    "smollm3": _smollm3,
+    "vaultgemma": _vaultgemma,
+}

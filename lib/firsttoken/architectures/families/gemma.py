@@ -1,13 +1,14 @@
 """Gemma, from the first, of which all layers are alike, to those with per-layer embeddings."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 from firsttoken.architectures.architecture import Architecture
 from firsttoken.architectures.config import Config
 from firsttoken.architectures.families.common import (
+    BIASED,
+    Table,
     attention,
     experts,
     layer,
@@ -122,8 +123,7 @@ def _attention(
     stores = source is None
     return attention(
         own,
-        qkv_bias="attention_bias",
-        out_bias="attention_bias",
+        **BIASED,
         qk_norm=(2 if stores else 1) * own.head_dim,
         window=c.count("sliding_window", at_least=1) if is_local else None,
         kv_matrices=0 if not stores else 1 if values_are_keys else 2,
@@ -149,13 +149,11 @@ def _per_layer_embeddings(c: Config, width: int) -> tuple[dict[str, Any], dict[s
     )
 
 
-GEMMA: Mapping[str, Callable[[Config], Architecture]] = MappingProxyType(
-    {
-        "gemma": _biased,
-        "gemma2": _gemma2,
-        "gemma3_text": _gemma3,
-        "gemma3n_text": _gemma3n,
-        "gemma4_text": _gemma4,
-        "gemma4_unified_text": _gemma4,
-    }
-)
+GEMMA: Table = {
+    "gemma": _biased,
+    "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
+    "gemma3n_text": _gemma3n,
+    "gemma4_text": _gemma4,
+    "gemma4_unified_text": _gemma4,
+}

@@ -5,34 +5,42 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count, cycle, islice
-from types import MappingProxyType
 from typing import Any
 
 from firsttoken.architectures.architecture import Architecture
 from firsttoken.architectures.config import Config
 from firsttoken.architectures.families.common import (
-    Said,
+    BIASED,
+    Table,
     attention,
     experts,
+    gate,
     latent_attention,
-    layer,
     mlp,
     of_layers,
+    qk_normed,
+    qk_normed_whole,
     refuse,
-    said,
-    which_layers,
+    sparse_layers,
+    stack,
 )
-from firsttoken.architectures.families.sparse import sparse_layers
+from firsttoken.architectures.families.recurrences import (
+    channel_delta,
+    expanded,
+    gated_delta,
+    lightning,
+    mamba,
+    mamba2,
+    rg_lru,
+    short_convolution,
+    state_dtype,
+)
+from firsttoken.architectures.families.sparse import gated_shared_expert, stepped_layers
 from firsttoken.architectures.layers import MLP, Attention, Experts, Layer, Recurrent
 
-_BIASED: Any = {"qkv_bias": "attention_bias", "out_bias": "attention_bias"}
 _UNROTATED: Any = {"rope_theta": None, "rope_scaling": None}
-_LINEAR, _FULL = "linear_attention", "full_attention"
+_LINEAR, _FULL, _LOCAL = "linear_attention", "full_attention", "sliding_attention"
 _RENAMED = {"mamba": _LINEAR, "attention": _FULL, "qwen_sparse_attention": "indexed_attention"}
-_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-
-
-# What layers there are.
 
 
 def _kinds(c: Config, otherwise: Sequence[str]) -> list[str]:
@@ -50,188 +58,32 @@ def _each(c: Config, key: str, default: int) -> list[str]:
 
 
 def _layers(
-    c: Config,
-    kinds: Sequence[str],
-    mixers: Mapping[str, Any],
-    mlps: MLP | Experts | Sequence[Any] | None,
-    **fields: Any,
+    c: Config, kinds: Sequence[str], mixers: Mapping[str, Any], mlps: Any, **fields: Any
 ) -> list[Layer]:
-    """Return a layer for each kind; `mlps` are those of all, or one for each."""
+    """Return a layer for each kind; `mlps` and `fields` as `stack` takes them."""
     if unknown := set(kinds) - set(mixers):
         raise ValueError(
             f"config: layer_types must be of {', '.join(mixers)}, got {', '.join(sorted(unknown))}"
         )
-    each = mlps if isinstance(mlps, Sequence) else [mlps] * len(kinds)
-    pairs = zip(kinds, each, strict=True)
-    return [layer(c, mixers[kind], one, **fields) for kind, one in pairs]
-
-
-# Recurrences. Of a convolution the last `kernel` inputs count, as transformers keeps them.
-
-
-def _mamba(
-    c: Config,
-    width: int,
-    *,
-    state: str = "mamba_d_state",
-    kernel: str = "mamba_d_conv",
-    rank: str = "mamba_dt_rank",
-    conv_bias: str = "mamba_conv_bias",
-    bias: str = "mamba_proj_bias",
-    normed: bool = False,
-) -> Recurrent:
-    """Return Mamba: each channel has a state of its own. The arguments are keys of the config."""
-    d_state, d_conv = c.count(state, at_least=1), c.count(kernel, at_least=1)
-    low = _auto(c, rank, -(-c.width // 16))
-    in_and_out = 3 * c.width * width
-    biases = (width if c.flag(conv_bias) else 0) + (2 * width + c.width if c.flag(bias) else 0)
-    return Recurrent(
-        "Mamba",
-        weights=in_and_out + width * (low + 2 * d_state) + low * width + width * d_conv,
-        state_elements=width * d_state,
-        conv_elements=width * d_conv,
-        norm_params=low + 2 * d_state if normed else 0,
-        other_params=width * d_state + 2 * width + biases,  # decays, skips, the steps' bias
-    )
-
-
-def _mamba2(
-    c: Config,
-    width: int,
-    *,
-    heads: str = "mamba_n_heads",
-    head_dim: str = "mamba_d_head",
-    state: str = "mamba_d_state",
-    groups: str = "mamba_n_groups",
-    kernel: str = "mamba_d_conv",
-    conv_bias: Said = "mamba_conv_bias",
-    in_bias: str = "mamba_proj_bias",
-    out_bias: str = "mamba_proj_bias",
-    normed: bool = True,
-    state_dtype: str = "fp32",
-) -> Recurrent:
-    """Return Mamba-2: the channels of a head share a decay. The arguments are as in `_mamba`."""
-    n_heads, d_conv = c.count(heads, at_least=1), c.count(kernel, at_least=1)
-    if n_heads * _auto(c, head_dim, width // n_heads) != width:
-        raise ValueError(
-            f"config: {heads} heads of {head_dim} must make the width {width}, "
-            f"got {n_heads} of {c.get(head_dim)}"
-        )
-    d_state = c.count(state, at_least=1)
-    channels = width + 2 * c.count(groups, at_least=1) * d_state  # x, B and C
-    inner = width + channels + n_heads
-    biases = (channels if said(c, conv_bias) else 0) + (inner if c.flag(in_bias) else 0)
-    biases += c.width if c.flag(out_bias) else 0
-    return Recurrent(
-        "Mamba-2",
-        weights=c.width * inner + width * c.width + channels * d_conv,
-        state_elements=width * d_state,
-        conv_elements=channels * d_conv,
-        norm_params=width if normed else 0,
-        other_params=3 * n_heads + biases,
-        state_dtype=state_dtype,
-    )
-
-
-def _delta(
-    c: Config,
-    heads: tuple[int, int],
-    dims: tuple[int, int],
-    kernel: int,
-    gates: int,
-    decays: int,
-    kind: str = "gated delta rule",
-) -> Recurrent:
-    """Return the delta rule; `heads` and their `dims` are those of keys and of values.
-
-    `gates` are the elements of the matrices of decays, of strengths and of the output's gate.
-    """
-    values = heads[1] * dims[1]
-    channels = 2 * heads[0] * dims[0] + values  # queries, keys and values
-    return Recurrent(
-        kind,
-        weights=c.width * (channels + values) + channels * kernel + gates,
-        state_elements=heads[1] * dims[0] * dims[1],
-        conv_elements=channels * kernel,
-        norm_params=dims[1],
-        other_params=decays,
-    )
-
-
-def _gated_delta(c: Config, heads: tuple[int, int], dims: tuple[int, int]) -> Recurrent:
-    """Return the delta rule with one decay and one strength a head."""
-    gates = c.width * (heads[1] * dims[1] + 2 * heads[1])
-    kernel = c.count("linear_conv_kernel_dim", at_least=1)
-    return _delta(c, heads, dims, kernel, gates, 2 * heads[1])
-
-
-def _channel_delta(c: Config, n: int, dim: int, kernel: int, gate: int) -> Recurrent:
-    """Return the delta rule with a decay a channel; `gate`: the matrices of one of two gates."""
-    kind = "gated delta rule, a decay per channel"
-    return _delta(c, (n, n), (dim, dim), kernel, c.width * n + 2 * gate, n * dim + n, kind)
-
-
-def _lightning(c: Config) -> Recurrent:
-    width = c.n_heads * c.head_dim
-    return Recurrent(
-        "lightning attention",
-        weights=5 * c.width * width,
-        state_elements=c.n_heads * c.head_dim**2,
-        norm_params=width,
-    )
-
-
-def _short_convolution(c: Config) -> Recurrent:
-    kernel = c.count("conv_L_cache", at_least=1)
-    return Recurrent(
-        "short convolution",
-        weights=c.width * (4 * c.width + kernel),
-        state_elements=0,
-        conv_elements=c.width * kernel,
-        other_params=5 * c.width if c.flag("conv_bias") else 0,
-    )
-
-
-def _rg_lru(c: Config) -> Recurrent:
-    """Return the RG-LRU, whose gates have a block a head. Of its convolution it keeps one less."""
-    width, kernel = c.count("lru_width", c.width, at_least=1), c.count("conv1d_width", at_least=1)
-    block = width // c.n_heads
-    return Recurrent(
-        "RG-LRU",
-        weights=3 * c.width * width + width * kernel + 2 * c.n_heads * block**2,
-        state_elements=width,
-        conv_elements=width * (kernel - 1),
-        other_params=4 * width + c.width + 2 * c.n_heads * block,
-    )
-
-
-def _auto(c: Config, key: str, otherwise: int) -> int:
-    return otherwise if c.get(key) == "auto" else c.count(key, otherwise, at_least=1)
-
-
-def _expanded(c: Config, key: str = "mamba_expand") -> int:
-    return c.count(key, at_least=1) * c.width
-
-
-# Families.
+    return stack(c, [mixers[kind] for kind in kinds], mlps, **fields)
 
 
 def _mamba_alone(c: Config) -> Architecture:
-    width = c.count("intermediate_size", _expanded(c, "expand"), at_least=1)
-    mixer = _mamba(
+    width = c.count("intermediate_size", expanded(c, "expand"), at_least=1)
+    mixer = mamba(
         c, width, state="state_size", kernel="conv_kernel", rank="time_step_rank",
         conv_bias="use_conv_bias", bias="use_bias",
     )  # fmt: skip
-    return of_layers(c, [layer(c, mixer, None, n_norms=1)] * c.n_layers, **_UNROTATED)
+    return of_layers(c, stack(c, mixer, None, n_norms=1), **_UNROTATED)
 
 
 def _mamba2_alone(c: Config) -> Architecture:
-    mixer = _mamba2(
-        c, _expanded(c, "expand"), heads="num_heads", head_dim="head_dim", state="state_size",
+    mixer = mamba2(
+        c, expanded(c, "expand"), heads="num_heads", head_dim="head_dim", state="state_size",
         groups="n_groups", kernel="conv_kernel", conv_bias="use_conv_bias", in_bias="use_bias",
         out_bias="use_bias",
     )  # fmt: skip
-    return of_layers(c, [layer(c, mixer, None, n_norms=1)] * c.n_layers, **_UNROTATED)
+    return of_layers(c, stack(c, mixer, None, n_norms=1), **_UNROTATED)
 
 
 def _jamba(c: Config) -> Architecture:
@@ -245,61 +97,49 @@ def _jamba(c: Config) -> Architecture:
         experts(c, width="intermediate_size") if several and i % sparse[0] == sparse[1] else mlp(c)
         for i in range(c.n_layers)
     ]
-    mixers = {_LINEAR: _mamba(c, _expanded(c), normed=True), _FULL: attention(c, rotated=False)}
+    mixers = {_LINEAR: mamba(c, expanded(c), normed=True), _FULL: attention(c, rotated=False)}
     return of_layers(c, _layers(c, kinds, mixers, mlps), **_UNROTATED)
 
 
 def _bamba(c: Config) -> Architecture:
     full = c.items_of("attn_layer_indices") or ()
     kinds = [_FULL if i in full else _LINEAR for i in range(c.n_layers)]
-    mixers = {_LINEAR: _mamba2(c, _expanded(c)), _FULL: attention(c, **_BIASED)}
+    mixers = {_LINEAR: mamba2(c, expanded(c)), _FULL: attention(c, **BIASED)}
     return of_layers(c, _layers(c, kinds, mixers, mlp(c, bias="mlp_bias")))
 
 
 def _falcon_h1(c: Config) -> Architecture:
-    beside = _mamba2(
+    beside = mamba2(
         c,
-        c.count("mamba_d_ssm", _expanded(c), at_least=1),
+        c.count("mamba_d_ssm", expanded(c), at_least=1),
         out_bias="projectors_bias",
         normed=c.flag("mamba_rms_norm"),
     )
-    both = (attention(c, **_BIASED), beside)
-    return of_layers(c, [layer(c, both, mlp(c, bias="mlp_bias"))] * c.n_layers)
+    both = (attention(c, **BIASED), beside)
+    return of_layers(c, stack(c, both, mlp(c, bias="mlp_bias")))
 
 
 def _granite(c: Config) -> Architecture:
     """Without experts there is only the MLP that every token visits."""
     shared = c.count("shared_intermediate_size", at_least=1)
-    sparse = c.count("num_local_experts", 0) > 0
+    inner: Any = mlp(c, shared)
+    if c.count("num_local_experts", 0):
+        inner = experts(c, width="intermediate_size", shared_d_ff=shared)
     rotated = c.get("position_embedding_type") == "rope"
-    mixers = {
-        _LINEAR: _mamba2(c, _expanded(c)),
-        _FULL: attention(c, **_BIASED, rotated=rotated),
-    }
-    return of_layers(
-        c,
-        _layers(
-            c,
-            _kinds(c, [_LINEAR] * c.n_layers),
-            mixers,
-            experts(c, width="intermediate_size", shared_d_ff=shared) if sparse else mlp(c, shared),
-        ),
-        **({} if rotated else _UNROTATED),
-    )
+    mixers = {_LINEAR: mamba2(c, expanded(c)), _FULL: attention(c, **BIASED, rotated=rotated)}
+    layers = _layers(c, _kinds(c, [_LINEAR] * c.n_layers), mixers, inner)
+    return of_layers(c, layers, **({} if rotated else _UNROTATED))
 
 
 def _nemotron_h(c: Config) -> Architecture:
     """Each mixer and each MLP counts as a layer."""
     pattern = c.get("hybrid_override_pattern")
     if pattern is not None and (not isinstance(pattern, str) or set(pattern) - set(_LETTERS)):
-        raise ValueError(
-            f"config: hybrid_override_pattern must be a text of {' '.join(_LETTERS)}, "
-            f"got {pattern!r}"
-        )
+        raise c.wrong("hybrid_override_pattern", f"a text of {' '.join(_LETTERS)}")
     default = [_LINEAR, "moe", _FULL, "mlp"] if pattern is None else map(_LETTERS.get, pattern)
     named = c.items_of("layer_types") or list(default)
     kinds = [_RENAMED.get(str(kind), str(kind)) for kind in named]
-    mamba = _mamba2(
+    mixer = mamba2(
         c,
         c.count("mamba_num_heads", at_least=1) * c.count("mamba_head_dim", at_least=1),
         heads="mamba_num_heads",
@@ -310,16 +150,11 @@ def _nemotron_h(c: Config) -> Architecture:
         conv_bias=_either(c, "mamba_conv_bias", "use_conv_bias"),
         in_bias="use_bias",
         out_bias="use_bias",
-        state_dtype=_dtype(c, "mamba_ssm_cache_dtype"),
+        state_dtype=state_dtype(c, "mamba_ssm_cache_dtype"),
     )
-    parts: dict[str, tuple[Any, Any]] = {
-        _LINEAR: (mamba, None),
-        _FULL: (attention(c, rotated=False), None),
-        "mlp": (None, mlp(c, gated=False, bias="mlp_bias")),
-        "moe": (None, _nemotron_experts(c)),
-    }
-    mlps = [parts[kind][1] if kind in parts else None for kind in kinds]
-    mixers = {kind: mixer for kind, (mixer, _) in parts.items()}
+    mixers = {_LINEAR: mixer, _FULL: attention(c, rotated=False), "mlp": None, "moe": None}
+    parts = {"mlp": mlp(c, gated=False, bias="mlp_bias"), "moe": _nemotron_experts(c)}
+    mlps = [parts.get(kind) for kind in kinds]
     layers = _layers(c, kinds, mixers, mlps, n_norms=1)
     return of_layers(c, layers, tied_embeddings=False, **_UNROTATED)
 
@@ -345,19 +180,10 @@ def _either(c: Config, older: str, newer: str) -> str:
     return older if c.get(older) is not None else newer
 
 
-def _dtype(c: Config, key: str) -> str:
-    name = str(c.get(key, "float32"))
-    if name not in _DTYPES:
-        raise ValueError(f"config: {key} must be one of {', '.join(_DTYPES)}, got {name!r}")
-    return _DTYPES[name]
-
-
 def _minimax(c: Config) -> Architecture:
-    mixers = {_LINEAR: _lightning(c), _FULL: attention(c, window=c.maybe("sliding_window"))}
-    released = c.items_of("attn_type_list")  # 1 for full attention, in MiniMax's own files
-    full = (
-        [i % 2 == 0 for i in range(c.n_layers)] if released is None else list(map(bool, released))
-    )
+    mixers = {_LINEAR: lightning(c), _FULL: attention(c, window=c.maybe("sliding_window"))}
+    full = c.items_of("attn_type_list")  # 1 for full attention, in MiniMax's own files
+    full = [i % 2 == 0 for i in range(c.n_layers)] if full is None else full
     kinds = _kinds(c, [_FULL if one else _LINEAR for one in full])
     return of_layers(c, _layers(c, kinds, mixers, experts(c, width="intermediate_size")))
 
@@ -366,11 +192,11 @@ def _latent_hybrid(
     c: Config, kinds: Sequence[str], delta: Recurrent, n_dense: int, **fields: Any
 ) -> list[Layer]:
     """Return layers of latent attention and of the delta rule; the first MLPs are dense."""
-    sparse = which_layers(c, "mlp_layer_types", ("dense", "sparse"), lambda i: i >= n_dense)
     shared = c.count("n_shared_experts", 0) * c.count("moe_intermediate_size", at_least=1)
     moe = experts(c, shared_d_ff=shared)
-    mixers = {_LINEAR: delta, _FULL: latent_attention(c, **_BIASED, **fields)}
-    return _layers(c, kinds, mixers, [moe if one else mlp(c) for one in sparse])
+    mlps = [moe if sparse else mlp(c) for sparse in sparse_layers(c, n_dense)]
+    mixers = {_LINEAR: delta, _FULL: latent_attention(c, **BIASED, **fields)}
+    return _layers(c, kinds, mixers, mlps)
 
 
 _OF_KIMI_K3 = (
@@ -390,7 +216,7 @@ def _kimi_linear(c: Config) -> Architecture:
     full = linear.items_of("full_attn_layers") if "kda_layers" in linear else None
     full = range(5, c.n_layers + 1, 4) if full is None else full
     kinds = _kinds(c, [_FULL if i + 1 in full else _LINEAR for i in range(c.n_layers)])
-    delta = _channel_delta(c, n, dim, kernel, gate=dim * (c.width + n * dim))
+    delta = channel_delta(c, n, dim, kernel, gate=dim * (c.width + n * dim))
     n_dense = c.count("first_k_dense_replace", 1)
     layers = _latent_hybrid(c, kinds, delta, n_dense, rotated=False)
     return of_layers(c, layers, tied_embeddings=False, **_UNROTATED)
@@ -398,8 +224,8 @@ def _kimi_linear(c: Config) -> Architecture:
 
 def _bailing_hybrid(c: Config) -> Architecture:
     kernel = c.count("short_conv_kernel_size", at_least=1)
-    gate = c.width * c.n_heads * c.head_dim
-    delta = _channel_delta(c, c.n_heads, c.head_dim, kernel, gate)
+    of_gate = c.width * c.n_heads * c.head_dim
+    delta = channel_delta(c, c.n_heads, c.head_dim, kernel, of_gate)
     kinds = _kinds(c, _each(c, "layer_group_size", 6))
     gated: Any = {"q_latent_dim": None, "extra_matrices": c.width * c.n_heads}
     n_dense = c.count("first_k_dense_replace")
@@ -407,11 +233,14 @@ def _bailing_hybrid(c: Config) -> Architecture:
     return of_layers(c, layers, tied_embeddings=False)
 
 
+def _lfm2_mixers(c: Config) -> dict[str, Any]:
+    return {"conv": short_convolution(c), _FULL: qk_normed(c)}
+
+
 def _lfm2(c: Config) -> Architecture:
-    mixers = {"conv": _short_convolution(c), _FULL: attention(c, qk_norm=2 * c.head_dim)}
     full = c.items_of("full_attn_idxs")
     kinds = ["conv" if full is not None and i not in full else _FULL for i in range(c.n_layers)]
-    layers = _layers(c, _kinds(c, kinds), mixers, mlp(c, _lfm2_width(c)))
+    layers = _layers(c, _kinds(c, kinds), _lfm2_mixers(c), mlp(c, _lfm2_width(c)))
     return of_layers(c, layers, tied_embeddings=_lfm2_tied(c))
 
 
@@ -432,42 +261,35 @@ def _lfm2_tied(c: Config) -> bool:
 
 
 def _lfm2_moe(c: Config) -> Architecture:
-    mixers = {"conv": _short_convolution(c), _FULL: attention(c, qk_norm=2 * c.head_dim)}
     dense = c.count("num_dense_layers")
-    moe = experts(c)
-    mlps = [mlp(c) if i < dense else moe for i in range(c.n_layers)]
-    return of_layers(c, _layers(c, _kinds(c, ()), mixers, mlps), tied_embeddings=_lfm2_tied(c))
+    mlps = [mlp(c) if i < dense else experts(c) for i in range(c.n_layers)]
+    layers = _layers(c, _kinds(c, ()), _lfm2_mixers(c), mlps)
+    return of_layers(c, layers, tied_embeddings=_lfm2_tied(c))
 
 
 def _lfm3(c: Config) -> Architecture:
-    gate = c.width * c.n_heads if c.flag("use_attention_gate") else 0
-    full = attention(c, **_BIASED, qk_norm=2 * c.head_dim, extra_matrices=gate)
-    mixers = {
-        "conv": _short_convolution(c),
-        _FULL: full,
-        "sliding_attention": dataclasses.replace(full, window=c.maybe("sliding_window")),
-    }
-    four = ("sliding_attention", "conv", _FULL, "conv")
-    kinds = _kinds(c, ["conv", *islice(cycle(four), 1, c.n_layers)])
+    gates = c.width * c.n_heads if c.flag("use_attention_gate") else 0
+    full = qk_normed(c, **BIASED, extra_matrices=gates)
+    local = dataclasses.replace(full, window=c.maybe("sliding_window"))
+    mixers = {"conv": short_convolution(c), _FULL: full, _LOCAL: local}
+    kinds = ["conv", *islice(cycle((_LOCAL, "conv", _FULL, "conv")), 1, c.n_layers)]
     norms = 4 if c.flag("use_sandwich_norm") else 2
-    return of_layers(c, _layers(c, kinds, mixers, mlp(c), n_norms=norms))
+    return of_layers(c, _layers(c, _kinds(c, kinds), mixers, mlp(c), n_norms=norms))
 
 
 def _olmo_hybrid(c: Config) -> Architecture:
-    heads = tuple(
+    n_keys, n_values = (
         c.count(f"linear_num_{what}_heads", c.n_heads, at_least=1) for what in ("key", "value")
     )
-    key = c.count("linear_key_head_dim", 3 * c.width // (4 * heads[0]), at_least=1)
-    dims = (key, c.count("linear_value_head_dim", 2 * key, at_least=1))
+    key = c.count("linear_key_head_dim", 3 * c.width // (4 * n_keys), at_least=1)
+    value = c.count("linear_value_head_dim", 2 * key, at_least=1)
     kinds = [_LINEAR if (i + 1) % 4 else _FULL for i in range(c.n_layers)]
     if _FULL not in kinds:
         kinds[-1] = _FULL
-    rotary = c.object("rope_parameters")
-    norms = (c.n_heads + c.n_kv_heads) * c.head_dim
-    rotated = rotary.get("rope_theta", 0) is not None
+    rotated = c.object("rope_parameters").get("rope_theta", 0) is not None
     mixers = {
-        _LINEAR: _gated_delta(c, (heads[0], heads[1]), dims),
-        _FULL: attention(c, **_BIASED, qk_norm=norms, rotated=rotated),
+        _LINEAR: gated_delta(c, (n_keys, n_values), (key, value)),
+        _FULL: qk_normed_whole(c, **BIASED, rotated=rotated),
     }
     return of_layers(c, _layers(c, _kinds(c, kinds), mixers, mlp(c)))
 
@@ -480,58 +302,38 @@ def _qwen(c: Config, mlps: Callable[[Config], Any]) -> Architecture:
 
 
 def _qwen_delta(c: Config) -> Recurrent:
-    key, value = (
-        [
-            c.count(f"linear_{name}", at_least=1)
-            for name in (f"num_{what}_heads", f"{what}_head_dim")
-        ]
-        for what in ("key", "value")
+    n_keys, n_values, key, value = (
+        c.count(f"linear_{what}", at_least=1)
+        for what in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim")
     )
-    return _gated_delta(c, (key[0], value[0]), (key[1], value[1]))
+    return gated_delta(c, (n_keys, n_values), (key, value))
 
 
 def _gated_attention(c: Config) -> Attention:
-    gate = c.n_heads * c.head_dim
-    return attention(
-        c,
-        **_BIASED,
-        qk_norm=2 * c.head_dim,
-        extra_matrices=c.width * gate,
-        bias_params=gate if c.flag("attention_bias") else 0,
-    )
-
-
-def _qwen_experts(c: Config) -> Experts:
-    """Return experts beside a shared one, which has a gate."""
-    shared = c.count("shared_expert_intermediate_size")
-    return experts(c, shared_d_ff=shared, shared_matrices=c.width)
+    return qk_normed(c, **BIASED, **gate(c))
 
 
 def _qwen3_next_mlps(c: Config) -> list[MLP | Experts]:
-    return [_qwen_experts(c) if sparse else mlp(c) for sparse in sparse_layers(c)]
+    return [gated_shared_expert(c) if sparse else mlp(c) for sparse in stepped_layers(c)]
 
 
 def _qwen4(c: Config) -> Architecture:
     """Several residual streams, an index before attention, and tables that n-grams look up."""
-    kinds = _each(c, "full_attention_interval", 4)
-    renamed = {_FULL: "indexed_attention"}
-    kinds = [renamed.get(kind, kind) for kind in _kinds(c, kinds)]
-    mixers = {_LINEAR: _qwen_delta(c), "indexed_attention": _qwen4_attention(c)}
+    kinds = _kinds(c, _each(c, "full_attention_interval", 4))
+    full = _qwen4_attention(c)
+    mixers = {_LINEAR: _qwen_delta(c), _FULL: full, "indexed_attention": full}
     n = c.count("hc_count", at_least=1)
     streams = n * c.width
     mix = 2 * streams * c.count("hc_lowrank", at_least=1)
-    layers = _layers(
-        c, kinds, mixers, _qwen_experts(c), n_norms=2 * n, other_matrices=2 * (mix + streams * n)
-    )
+    of_layer = {"n_norms": 2 * n, "other_matrices": 2 * (mix + streams * n)}
+    layers = _layers(c, kinds, mixers, gated_shared_expert(c), **of_layer)
     tables = _qwen4_tables(c, layers, streams)
-    return of_layers(
-        c, layers, norm_params=streams, other_matrices=mix, lookup_params=tables
-    )  # fmt: skip
+    return of_layers(c, layers, norm_params=streams, other_matrices=mix, lookup_params=tables)
 
 
 def _qwen4_attention(c: Config) -> Attention:
     if c.count("indexer_kv_heads") != 1:
-        raise ValueError(f"config: indexer_kv_heads must be 1, got {c['indexer_kv_heads']}")
+        raise c.wrong("indexer_kv_heads", "1")
     heads, dim = (c.count(f"indexer_{what}", at_least=1) for what in ("n_heads", "head_dim"))
     plain = _gated_attention(c)
     return dataclasses.replace(
@@ -556,13 +358,11 @@ def _qwen4_tables(c: Config, layers: list[Layer], streams: int) -> int:
     multiple = c.count("make_ngram_vocab_size_divisible_by", at_least=1)
     kernel = c.count("ple_conv_kernel_size", at_least=1)
     if ids and (n_heads == 0 or width % n_heads):
-        raise ValueError(f"config: ple_embed_dim must be a multiple of {n_heads}, got {width}")
+        raise c.wrong("ple_embed_dim", f"a multiple of {n_heads}")
     rows, total = _primes(_few(c, "ngram_vocab_size_base", 10**8)), 0
     recurrent = [i + 1 for i, one in enumerate(layers) if one.recurrent is not None]
     if not all(number in recurrent for number in ids):
-        raise ValueError(
-            f"config: ple_layer_ids must be layers with a recurrence, of {recurrent}, got {ids!r}"
-        )
+        raise c.wrong("ple_layer_ids", f"layers with a recurrence, of {recurrent}")
     for number in sorted(set(ids)):
         total += _up_to(sum(islice(rows, n_heads)), multiple) * (width // n_heads)
         layers[number - 1] = _with_table(layers[number - 1], c, width, streams, kernel, orders)
@@ -584,27 +384,24 @@ def _with_table(one: Layer, c: Config, width: int, streams: int, kernel: int, or
 
 def _primes(start: int) -> Iterator[int]:
     """Yield the primes from `start` on."""
-    return (
-        n for n in count(max(start, 2)) if all(n % i for i in range(2, math.isqrt(n) + 1))
-    )  # fmt: skip
+    return (n for n in count(max(start, 2)) if all(n % i for i in range(2, math.isqrt(n) + 1)))
 
 
 def _few(c: Config, key: str, most: int) -> int:
-    value = c.count(key, at_least=1)
-    if value > most:
-        raise ValueError(f"config: {key} must be at most {most:,}, got {value:,}")
-    return value
+    if c.count(key, at_least=1) > most:
+        raise c.wrong(key, f"at most {most:,}")
+    return c.count(key)
 
 
 def _recurrent_gemma(c: Config) -> Architecture:
     window = c.count("sliding_window", at_least=1)
     mixers = {
-        "recurrent": _rg_lru(c),
+        "recurrent": rg_lru(c),
         "attention": attention(c, qkv_bias="attention_bias", out_bias=True, window=window),
     }
     blocks = c.items_of("block_types")
     if not blocks:
-        raise ValueError(f"config: block_types must name the first layers, got {blocks!r}")
+        raise c.wrong("block_types", "the kinds of the first layers")
     kinds = list(islice(cycle(map(str, blocks)), c.n_layers))
     dense = mlp(c, c.count("intermediate_size", at_least=2) // 2, bias=True)
     return of_layers(c, _layers(c, kinds, mixers, dense))
@@ -622,9 +419,9 @@ def _rwkv(c: Config) -> Architecture:
     )
     dense = mlp(c, c.count("intermediate_size", 4 * c.width, at_least=1), gated=False)
     dense = dataclasses.replace(dense, extra_matrices=c.width**2)
-    one = layer(c, mixer, dense, norm_bias=True, other_params=2 * c.width)
-    first = dataclasses.replace(one, norm_params=one.norm_params + 2 * c.width)
-    layers = [first, *[one] * (c.n_layers - 1)]
+    layers = stack(c, mixer, dense, norm_bias=True, other_params=2 * c.width)
+    first = layers[0].norm_params + 2 * c.width  # one more behind the embedding
+    layers[0] = dataclasses.replace(layers[0], norm_params=first)
     return of_layers(c, layers, norm_params=2 * c.width, **_UNROTATED)
 
 
@@ -639,19 +436,19 @@ def _xlstm(c: Config) -> Architecture:
         state_elements=n * ((key // n) * (value // n) + key // n + 1),
         norm_params=value // n * n * (2 if biased else 1),
         other_params=biases,
-        state_dtype=_dtype(c, "inference_state_dtype"),
+        state_dtype=state_dtype(c, "inference_state_dtype"),
     )
     multiple = c.count("ffn_round_up_to_multiple_of", at_least=1)
     width = _up_to(_times(c, "ffn_proj_factor", c.width), multiple)
-    one = layer(c, mixer, mlp(c, width, bias="use_bias"), norm_bias=biased)
-    return of_layers(c, [one] * c.n_layers, tied_embeddings=False, **_UNROTATED)
+    layers = stack(c, mixer, mlp(c, width, bias="use_bias"), norm_bias=biased)
+    return of_layers(c, layers, tied_embeddings=False, **_UNROTATED)
 
 
 def _times(c: Config, key: str, width: int) -> float:
     """Return so many times a width."""
     factor = c.get(key)
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < 1e6:
-        raise ValueError(f"config: {key} must be a positive number, got {factor!r}")
+        raise c.wrong(key, "a positive number")
     if width > 2**53:
         raise ValueError(f"config: {key} {factor} is of a width of at most 2**53, got {width}")
     return factor * width
@@ -667,8 +464,8 @@ def _zamba(c: Config) -> Architecture:
     period, offset = c.count("attn_layer_period", at_least=1), c.count("attn_layer_offset")
     kinds = [_LINEAR, _LINEAR, "hybrid"]
     kinds += ["hybrid" if i % period == offset else _LINEAR for i in rest]
-    mamba = _mamba(c, _expanded(c))
-    layers = _sharing(c, _kinds(c, kinds), mamba, _zamba_attention(c, rotated=False), mlp(c))
+    attends = _zamba_attention(c, rotated=False)
+    layers = _sharing(c, _kinds(c, kinds), mamba(c, expanded(c)), attends, mlp(c))
     return of_layers(c, layers, **_UNROTATED)
 
 
@@ -676,8 +473,8 @@ def _zamba2(c: Config) -> Architecture:
     """Each use of a shared block adds matrices of low rank of its own."""
     kinds = [_LINEAR, *([_LINEAR] * 5 + ["hybrid"]) * 7, *[_LINEAR] * 4, "hybrid"]
     kinds += [_LINEAR] * 3 + ["hybrid"] + [_LINEAR] * 2
-    mamba = _mamba2(
-        c, _expanded(c), heads="n_mamba_heads", head_dim="mamba_headdim", groups="mamba_ngroups",
+    mixer = mamba2(
+        c, expanded(c), heads="n_mamba_heads", head_dim="mamba_headdim", groups="mamba_ngroups",
         conv_bias=True, in_bias="add_bias_linear", out_bias="add_bias_linear",
     )  # fmt: skip
     rotated = c.flag("use_mem_rope")
@@ -689,7 +486,7 @@ def _zamba2(c: Config) -> Architecture:
     layers = _sharing(
         c,
         _kinds(c, kinds),
-        mamba,
+        mixer,
         _zamba_attention(c, rotated=rotated),
         dense,
         n_blocks=c.count("num_mem_blocks", at_least=1),
@@ -713,7 +510,7 @@ def _zamba_attention(c: Config, rotated: bool) -> Attention:
 def _sharing(
     c: Config,
     kinds: Sequence[str],
-    mamba: Recurrent,
+    mixer: Recurrent,
     attends: Attention,
     dense: MLP,
     n_blocks: int = 1,
@@ -721,24 +518,22 @@ def _sharing(
 ) -> list[Layer]:
     """Return layers of Mamba, before some of which one of `n_blocks` blocks is, turn by turn."""
     if not c.flag("tie_word_embeddings"):  # transformers would not share the blocks either
-        raise ValueError(
-            "config: tie_word_embeddings must be true where blocks are shared, got False"
-        )
-    mamba = dataclasses.replace(mamba, norm_params=mamba.norm_params + c.width)
+        raise c.wrong("tie_word_embeddings", "true where blocks are shared")
+    mixer = dataclasses.replace(mixer, norm_params=mixer.norm_params + c.width)
     hybrids: list[int] = []
     layers = []
     for i, kind in enumerate(kinds):
         if kind not in (_LINEAR, "hybrid"):
             raise ValueError(f"config: layer_types must be of {_LINEAR}, hybrid, got {kind}")
         if kind == _LINEAR:
-            layers.append(Layer((mamba,)))
+            layers.append(Layer((mixer,)))
             continue
         source = hybrids[len(hybrids) % n_blocks] if len(hybrids) >= n_blocks else None
         hybrids.append(i)
         norms = _zamba_read(c) + c.width
         own = c.width**2 + adapters
         layers.append(
-            Layer((attends, mamba), (dense,), norms, weights_of=source, other_matrices=own)
+            Layer((attends, mixer), (dense,), norms, weights_of=source, other_matrices=own)
         )
     return layers
 
@@ -746,8 +541,8 @@ def _sharing(
 def _zaya(c: Config) -> Architecture:
     """Queries and keys pass two convolutions; half of a value is that of the token before."""
     if c.count("num_experts_per_tok") != 1:
-        raise ValueError(f"config: num_experts_per_tok must be 1, got {c['num_experts_per_tok']}")
-    full = attention(c, **_BIASED, norm_params=c.n_kv_heads)
+        raise c.wrong("num_experts_per_tok", "1")
+    full = attention(c, **BIASED, norm_params=c.n_kv_heads)
     kernels = c.count("cca_time0", at_least=1), c.count("cca_time1", at_least=1)
     channels = (c.n_heads + c.n_kv_heads) * c.head_dim
     beside = Recurrent(
@@ -781,32 +576,30 @@ def _zaya(c: Config) -> Architecture:
     )
 
 
-HYBRID: Mapping[str, Callable[[Config], Architecture]] = MappingProxyType(
-    {
-        "mamba": _mamba_alone,
-        "falcon_mamba": _mamba_alone,
-        "mamba2": _mamba2_alone,
-        "rwkv": _rwkv,
-        "xlstm": _xlstm,
-        "jamba": _jamba,
-        "bamba": _bamba,
-        "falcon_h1": _falcon_h1,
-        "granitemoehybrid": _granite,
-        "nemotron_h": _nemotron_h,
-        "minimax": _minimax,
-        "kimi_linear": _kimi_linear,
-        "bailing_hybrid": _bailing_hybrid,
-        "qwen3_next": partial(_qwen, mlps=_qwen3_next_mlps),
-        "qwen3_5_text": partial(_qwen, mlps=mlp),
-        "qwen3_5_moe_text": partial(_qwen, mlps=_qwen_experts),
-        "qwen4_exp_text": _qwen4,
-        "olmo_hybrid": _olmo_hybrid,
-        "recurrent_gemma": _recurrent_gemma,
-        "lfm2": _lfm2,
-        "lfm2_moe": _lfm2_moe,
-        "lfm3": _lfm3,
-        "zamba": _zamba,
-        "zamba2": _zamba2,
-        "zaya": _zaya,
-    }
-)
+HYBRID: Table = {
+    "mamba": _mamba_alone,
+    "falcon_mamba": _mamba_alone,
+    "mamba2": _mamba2_alone,
+    "rwkv": _rwkv,
+    "xlstm": _xlstm,
+    "jamba": _jamba,
+    "bamba": _bamba,
+    "falcon_h1": _falcon_h1,
+    "granitemoehybrid": _granite,
+    "nemotron_h": _nemotron_h,
+    "minimax": _minimax,
+    "kimi_linear": _kimi_linear,
+    "bailing_hybrid": _bailing_hybrid,
+    "qwen3_next": partial(_qwen, mlps=_qwen3_next_mlps),
+    "qwen3_5_text": partial(_qwen, mlps=mlp),
+    "qwen3_5_moe_text": partial(_qwen, mlps=gated_shared_expert),
+    "qwen4_exp_text": _qwen4,
+    "olmo_hybrid": _olmo_hybrid,
+    "recurrent_gemma": _recurrent_gemma,
+    "lfm2": _lfm2,
+    "lfm2_moe": _lfm2_moe,
+    "lfm3": _lfm3,
+    "zamba": _zamba,
+    "zamba2": _zamba2,
+    "zaya": _zaya,
+}

@@ -3,28 +3,29 @@
 Their positions are learned, sinusoids, ALiBi's slopes (neither has weights) or rotary.
 """
 
-from collections.abc import Callable, Mapping
+import dataclasses
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 from firsttoken.architectures.architecture import Architecture
 from firsttoken.architectures.config import Config
 from firsttoken.architectures.families.common import (
-    Said,
+    BIASED,
+    Flag,
+    Table,
     as_type,
     attention,
-    layer,
     mlp,
     of_layers,
     refuse,
+    stack,
     uniform,
+    which_layers,
 )
-from firsttoken.architectures.layers import Attention
 
 # What these families have in common, as arguments of `uniform`.
-_BIASED: Mapping[str, Said] = {"qkv_bias": True, "out_bias": True, "mlp_bias": True}
-_CLASSIC: Mapping[str, Any] = {**_BIASED, "gated_mlp": False, "norm_bias": True}
+_BIASES = dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), True)
+_CLASSIC: dict[str, Any] = {**_BIASES, "gated_mlp": False, "norm_bias": True}
 
 
 def _heads(c: Config) -> dict[str, Any]:
@@ -33,10 +34,7 @@ def _heads(c: Config) -> dict[str, Any]:
     Raises: ValueError where they cannot.
     """
     if c.width % c.n_heads:
-        raise ValueError(
-            f"config: hidden_size must be a multiple of num_attention_heads = {c.n_heads}, "
-            f"got {c.width}"
-        )
+        raise c.wrong("hidden_size", f"a multiple of num_attention_heads = {c.n_heads}")
     return {"n_kv_heads": c.n_heads, "head_dim": c.width // c.n_heads}
 
 
@@ -45,13 +43,13 @@ def _classic(c: Config, **fields: Any) -> Architecture:
 
 
 def _classic_layers(
-    c: Config, width: int, mixer: Attention | None = None, bias: Said = True, n_norms: int = 2,
-    **fields: Any,
-) -> Architecture:  # fmt: skip
+    c: Config, width: int, mixers: Any = None, bias: Flag = True, n_norms: int = 2, **fields: Any
+) -> Architecture:
     """Return a model as `_classic` makes it, of which more can be changed."""
-    mixer = mixer or attention(c, qkv_bias=bias, out_bias=bias, **_heads(c))
-    one = layer(c, mixer, mlp(c, width, gated=False, bias=bias), n_norms, norm_bias=True)
-    return of_layers(c, [one] * c.n_layers, **{"norm_params": 2 * c.width, **fields})
+    mixers = mixers or attention(c, qkv_bias=bias, out_bias=bias, **_heads(c))
+    dense = mlp(c, width, gated=False, bias=bias)
+    layers = stack(c, mixers, dense, n_norms, norm_bias=True)
+    return of_layers(c, layers, **{"norm_params": 2 * c.width, **fields})
 
 
 def _positions(c: Config, more: int = 0) -> int:
@@ -105,13 +103,9 @@ def _gpt_neo(c: Config) -> Architecture:
 def _gpt_neox_japanese(c: Config) -> Architecture:
     """The last layer alone has a bias."""
     width = c.width * c.count("intermediate_multiple_size", at_least=1)
-    layers = [
-        layer(
-            c, attention(c, out_bias=last, **_heads(c)), mlp(c, width, gated=False), norm_bias=True
-        )
-        for last in [False] * (c.n_layers - 1) + [True]
-    ]
-    return of_layers(c, layers, norm_params=2 * c.width)
+    last = attention(c, out_bias=True, **_heads(c))
+    mixers = [attention(c, **_heads(c))] * (c.n_layers - 1) + [last]
+    return _classic_layers(c, width, mixers, bias=False)
 
 
 def _gptj(c: Config) -> Architecture:
@@ -138,12 +132,11 @@ def _biogpt(c: Config) -> Architecture:
 
 
 def _opt(c: Config) -> Architecture:
-    """As BioGPT; norms may come after the parts of a layer, and may have no weights."""
-    if c.count("word_embed_proj_dim", c.width) != c.width:
-        raise ValueError(
-            f"config: word_embed_proj_dim must be hidden_size = {c.width}, "
-            f"got {c['word_embed_proj_dim']}"
-        )
+    """As BioGPT; norms may come after the parts of a layer, and may have no weights.
+
+    Between an embedding of another width (OPT-350m) and the layers stands a matrix on either side.
+    """
+    width = c.count("word_embed_proj_dim", c.width, at_least=1)
     weighted = c.flag("layer_norm_elementwise_affine", True)
     last = c.flag("do_layer_norm_before", True) and not c.flag("_remove_final_layer_norm")
     return _classic_layers(
@@ -152,6 +145,8 @@ def _opt(c: Config) -> Architecture:
         bias="enable_bias",
         n_norms=2 if weighted else 0,
         norm_params=2 * c.width if weighted and last else 0,
+        embedding_dim=width,
+        other_matrices=0 if width == c.width else 2 * c.width * width,
         position_params=_positions(c, more=2),
         rope_theta=None,
     )
@@ -208,42 +203,59 @@ def _stablelm(c: Config) -> Architecture:
     heads = _heads(c) | {"n_kv_heads": c.n_kv_heads}
     norms = (c.n_heads + c.n_kv_heads) * heads["head_dim"] if c.flag("qk_layernorm") else 0
     mixer = attention(c, qkv_bias="use_qkv_bias", qk_norm=norms, **heads)
-    one = layer(c, mixer, mlp(c), 1 if c.flag("use_parallel_residual") else 2, norm_bias=True)
-    return of_layers(c, [one] * c.n_layers, norm_params=2 * c.width)
+    n_norms = 1 if c.flag("use_parallel_residual") else 2
+    return of_layers(c, stack(c, mixer, mlp(c), n_norms, norm_bias=True), norm_params=2 * c.width)
 
 
 def _starcoder2(c: Config) -> Architecture:
-    return uniform(c, **{**_CLASSIC, **dict.fromkeys(_BIASED, "use_bias")})
+    return uniform(c, **_CLASSIC | dict.fromkeys(_BIASES, "use_bias"))
 
 
-def _unlike(c: Config, why: str) -> Architecture:
-    raise ValueError(f"config: model_type {c.type!r} is not read here: {why}")
+def _modernbert(c: Config) -> Architecture:
+    """A window in most layers; no norm before the first attention; a matrix before the output."""
+    every = c.count("global_attn_every_n_layers", 3, at_least=1)
+    window = c.count("local_attention", at_least=2) // 2  # said of both directions
+    local = which_layers(
+        c, "layer_types", ("full_attention", "sliding_attention"), lambda i: i % every
+    )
+    mixers = [attention(c, **BIASED, **_heads(c), window=window if one else None) for one in local]
+    norm = c.width * (2 if c.flag("norm_bias") else 1)
+    layers = stack(c, mixers, mlp(c, bias="mlp_bias"), norm_bias=c.flag("norm_bias"))
+    layers[0] = dataclasses.replace(layers[0], norm_params=norm)
+    biases = c.count("vocab_size", at_least=1) if c.flag("decoder_bias") else 0
+    biases += c.width if c.flag("classifier_bias") else 0
+    theta = c.get("global_rope_theta")
+    return of_layers(
+        c,
+        layers,
+        norm_params=3 * norm,
+        other_matrices=c.width**2,
+        bias_params=biases,
+        **({} if theta is None else {"rope_theta": theta}),
+    )
 
 
-OLDER: Mapping[str, Callable[[Config], Architecture]] = MappingProxyType(
-    {
-        "openai-gpt": _gpt1,
-        "gpt2": _gpt2,
-        "gpt-sw3": _gpt2,
-        "gpt_bigcode": _gpt_bigcode,
-        "gpt_neo": _gpt_neo,
-        "gpt_neox": partial(_classic, qkv_bias="attention_bias", out_bias="attention_bias"),
-        "gpt_neox_japanese": _gpt_neox_japanese,
-        "gptj": _gptj,
-        "codegen": _gptj,
-        "ctrl": _ctrl,
-        "xglm": _xglm,
-        "biogpt": _biogpt,
-        "opt": _opt,
-        "bloom": _bloom,
-        "mpt": _mpt,
-        "falcon": _falcon,
-        "phi": _phi,
-        "persimmon": _persimmon,
-        "fuyu": as_type("persimmon", _persimmon),
-        "stablelm": _stablelm,
-        "starcoder2": _starcoder2,
-        "xlnet": partial(_unlike, why="it caches what enters a layer, no keys and values"),
-        "blt": partial(_unlike, why="its layers have three widths, and most see patches of bytes"),
-    }
-)
+OLDER: Table = {
+    "openai-gpt": _gpt1,
+    "gpt2": _gpt2,
+    "gpt-sw3": _gpt2,
+    "gpt_bigcode": _gpt_bigcode,
+    "gpt_neo": _gpt_neo,
+    "gpt_neox": partial(_classic, qkv_bias="attention_bias", out_bias="attention_bias"),
+    "gpt_neox_japanese": _gpt_neox_japanese,
+    "gptj": _gptj,
+    "codegen": _gptj,
+    "ctrl": _ctrl,
+    "xglm": _xglm,
+    "biogpt": _biogpt,
+    "opt": _opt,
+    "bloom": _bloom,
+    "mpt": _mpt,
+    "falcon": _falcon,
+    "phi": _phi,
+    "persimmon": _persimmon,
+    "fuyu": as_type("persimmon", _persimmon),
+    "stablelm": _stablelm,
+    "starcoder2": _starcoder2,
+    "modernbert-decoder": _modernbert,
+}

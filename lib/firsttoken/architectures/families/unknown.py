@@ -19,13 +19,21 @@ from firsttoken.architectures.layers import Attention, Experts, LatentAttention
 NO_DECODERS = frozenset(
     {
         "bart", "bert", "bert-generation", "big_bird", "bigbird_pegasus", "blenderbot",
-        "blenderbot-small", "camembert", "cpmant", "data2vec-text", "electra", "ernie", "git",
-        "marian", "mbart", "megatron-bert", "modernbert", "modernbert-decoder", "moshi",
+        "blenderbot-small", "camembert", "data2vec-text", "electra", "ernie", "git",
+        "marian", "mbart", "megatron-bert", "modernbert", "moshi",
         "musicgen", "musicgen_melody", "mvp", "pegasus", "plbart", "prophetnet", "reformer",
         "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "t5", "trocr",
         "umt5", "whisper", "xlm", "xlm-roberta", "xlm-roberta-xl", "xmod",
     }
 )  # fmt: skip
+# Types that no closed form here describes, and why.
+UNREAD = {
+    "blt": "its layers have three widths, and most see patches of bytes",
+    "cpmant": "it reads a prompt in both directions, behind 32 tokens of its own",
+    "gemma4_assistant": "it guesses for another model, whose cache it reads",
+    "gemma4_unified_assistant": "it guesses for another model, whose cache it reads",
+    "xlnet": "it caches what enters a layer, no keys and values",
+}
 # What stands in a config whose layers keep a state: no usual name says how large that is.
 _OF_STATES = ("mamba", "ssm", "linear_", "conv", "rwkv", "lru", "lightning", "state_size")
 # Sizes that change what is kept or computed, and that no usual reading covers.
@@ -47,6 +55,9 @@ def by_its_names(c: Config) -> Architecture:
                 f"config: {name} is missing, and model_type {c.type!r} is not known here: "
                 "expected the config.json of a decoder-only language model"
             )
+    made_for = " ".join(map(str, c.items_of("architectures") or ()))
+    if "type_vocab_size" in c or "MaskedLM" in made_for:
+        raise ValueError(f"config: model_type {c.type!r} is no decoder-only language model")
     for name, value in c.given.items():
         if value and (name.startswith(_OF_STATES) or any(part in name for part in _OF_OTHERS)):
             raise ValueError(
@@ -56,6 +67,8 @@ def by_its_names(c: Config) -> Architecture:
     biased = "attention_bias" if "attention_bias" in c else "qkv_bias"
     latent = c.maybe("kv_lora_rank") is not None
     assumed = ["two norms a layer", "gated MLPs", "no norms of queries and keys"]
+    if "tie_word_embeddings" not in c:
+        assumed.append("a matrix of its own for the output")
     dense = c.count("first_k_dense_replace", 0) if c.maybe("num_local_experts") else c.n_layers
     layers = []
     for i, window in enumerate(layer_windows(c)):
