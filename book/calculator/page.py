@@ -21,6 +21,7 @@ from firsttoken.calculator import (
     released_weights_bytes,
     what_limits,
 )
+from firsttoken.calculator import format_size as size
 from firsttoken.hardware import ACCELERATORS, Accelerator
 from firsttoken.units import BYTES, format_bytes, format_count, format_time
 
@@ -165,7 +166,7 @@ def form(packed_bytes: int) -> str:
             '<textarea id="ft-config" name="config" rows="6" spellcheck="false" '
             'autocapitalize="off" aria-describedby="ft-config-problem"></textarea>',
         )
-        + field("n_devices", "Devices, which split every layer", menu("n_devices", counts))
+        + field("n_devices", "Devices (each layer is split among them)", menu("n_devices", counts))
         + field(
             "dollars_per_hour",
             "Price of one device, $ per hour",
@@ -241,7 +242,7 @@ def results(
     trained = (
         ""
         if arch.max_context is None
-        else f"<small>The model is made for {arch.max_context:,}.</small>"
+        else f"<small>The model is made for {arch.max_context:,} tokens.</small>"
     )
     longest = "memory sets no limit" if found.max_context is None else f"{found.max_context:,}"
     # What a model would do if memory held it is worth knowing, but no answer.
@@ -302,12 +303,12 @@ def notes(arch: Architecture, settings: Mapping[str, str]) -> str:
         released = size(released_weights_bytes(arch, dtype))
         grouped = ", and int4 adds a scale and a zero point to each 128 codes"
         said.append(
-            f"Every weight is counted in {dtype}. A file as released takes {released}: tables and "
-            f"norms stay in 16 bits{grouped if dtype == 'int4' else ''}."
+            f"Every weight is counted in {dtype}. A file as released takes {released}: "
+            f"embedding, output and norms stay in 16 bits{grouped if dtype == 'int4' else ''}."
         )
     if settings["model"] == OWN:
         if arch.source:
-            said.append(f"{escape(arch.source.capitalize())}.")
+            said.append(f"{escape(arch.source[0].upper() + arch.source[1:])}.")
         released = read_weights(settings["config"], arch)
         said.append(f"Its files take {size(released.n_bytes)} ({escape(released.says)}).")
     return "".join(f'<p class="ft-shape">{sentence}</p>' for sentence in said)
@@ -336,7 +337,7 @@ def layers(arch: Architecture) -> str:
     return (
         f'<figure class="ft-layers"><svg role="img" aria-label="What each layer keeps: {alt}" '
         f'viewBox="0 0 {WIDTH * 2} 18" preserveAspectRatio="none">{"".join(parts)}</svg>'
-        f"<figcaption>Layers, first to last, keep {legend}</figcaption></figure>"
+        f"<figcaption>What each layer keeps, first to last: {legend}</figcaption></figure>"
     )
 
 
@@ -390,11 +391,6 @@ def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> s
         f'<table class="ft-table"><caption>{caption}</caption>'
         f"<thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
     )
-
-
-def size(n_bytes: float, kind: str = "B") -> str:
-    """Return a size in GB or, for what is small beside a device, in MB; "iB": in GiB or MiB."""
-    return format_bytes(n_bytes, f"{'G' if n_bytes >= 1e9 else 'M'}{kind}")
 
 
 def rate(per_s: float) -> str:

@@ -268,7 +268,7 @@ def what_limits(found: Plan) -> str:
     >>> from firsttoken.hardware import ACCELERATORS
     >>> llama, h100 = ARCHITECTURES["Llama-3.1-8B"], ACCELERATORS["H100-SXM"]
     >>> print(what_limits(plan(llama, h100, n_devices=1, batch=32, context=8192)))
-    A step waits for the cache to be read: 10.3 ms, against 4.79 ms of weights and 625 µs of ...
+    A step waits for the cache to be read: 10.3 ms, against 4.79 ms for the weights and 625 ...
     """
     says = {
         "weights": "the weights to be read",
@@ -276,7 +276,7 @@ def what_limits(found: Plan) -> str:
         "arithmetic": "the arithmetic",
     }
     most = max(found.waits, key=lambda name: found.waits[name])
-    others = (f"{format_time(s)} of {name}" for name, s in found.waits.items() if name != most)
+    others = (f"{format_time(s)} for the {name}" for name, s in found.waits.items() if name != most)
     longest = format_time(found.waits[most])
     return f"A step waits for {says[most]}: {longest}, against {' and '.join(others)}."
 
@@ -315,6 +315,11 @@ def _kept(layer: Layer) -> str:
     if layer.recurrent is not None:
         said.append("a state")
     return " and ".join(said) or "nothing"
+
+
+def format_size(n_bytes: float, kind: str = "B") -> str:
+    """Return a size in GB or, for what is small beside a device, in MB; "iB": in GiB or MiB."""
+    return format_bytes(n_bytes, f"{'G' if n_bytes >= 1e9 else 'M'}{kind}")
 
 
 def _max_context(
@@ -399,10 +404,10 @@ def _told(arch: Architecture, found: Plan, told: Mapping[str, Any]) -> str:
     lines = [
         ("Model", f"{arch.name}, {format_count(arch.n_params)} parameters{active}"),
         ("Layers keep", layers),
-        ("Weights", _size(found.weights_bytes)),
-        ("Cache", _size(found.cache_bytes)),
-        ("States", _size(found.state_bytes)) if found.state_bytes else None,
-        ("Each device", f"{_size(found.device_bytes)}: {verdict}"),
+        ("Weights", format_size(found.weights_bytes)),
+        ("Cache", format_size(found.cache_bytes)),
+        ("States", format_size(found.state_bytes)) if found.state_bytes else None,
+        ("Each device", f"{format_size(found.device_bytes)}: {verdict}"),
         ("Largest batch", f"{found.max_batch:,} at this context"),
         ("Largest context", f"{longest} at this batch"),
         ("Step", f"at least {format_time(step.step_s)}, at most {step.tokens_per_s:,.0f} tokens/s"),
@@ -413,14 +418,10 @@ def _told(arch: Architecture, found: Plan, told: Mapping[str, Any]) -> str:
         lines.append(("Million tokens", f"at least ${found.dollars_per_million['layers']:,.2f}"))
     if told["files"] is not None:
         files = told["files"]
-        lines.append(("Files", f"{_size(files['n_bytes'])} ({files['says']})"))
+        lines.append(("Files", f"{format_size(files['n_bytes'])} ({files['says']})"))
     if arch.source.startswith("read by its names"):
         lines.append(("Note", arch.source))
     return "\n".join(f"{name:<16}{text}" for line in lines if line for name, text in [line])
-
-
-def _size(n_bytes: float) -> str:
-    return format_bytes(n_bytes, "GB" if n_bytes >= 1e9 else "MB")
 
 
 def _together(runs: list[tuple[str, int]]) -> list[tuple[str, int]]:
