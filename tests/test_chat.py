@@ -140,3 +140,13 @@ HI = [{"role": "user", "content": "Hi"}]
 def test_errors_name_what_is_wrong(folder, source, chat, message):
     with pytest.raises(ValueError, match=message):
         ChatTemplate(source, tokenizer(folder)).encode(chat)
+
+
+def test_the_tag_around_what_a_model_wrote_says_nothing():
+    source = (
+        "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %};{% endfor %}"
+    )
+    messages = [{"role": "assistant", "content": c} for c in "ab"]
+    assert ChatTemplate(source, tokenizer()).render(messages) == "a;b;"
+    with pytest.raises(ValueError, match="endgeneration"):
+        ChatTemplate("{% generation %}a", tokenizer())

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
+from jinja2.ext import Extension
+from jinja2.nodes import Node
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from firsttoken.tokenizer import Tokenizer, tokenizer
@@ -16,6 +19,17 @@ Messages = Sequence[Mapping[str, Any]]
 
 # Unicode keeps these for programs' own use: no text holds them.
 _NONCHARACTERS = "".join(map(chr, range(0xFDD0, 0xFDF0)))
+
+
+class _Generation(Extension):
+    """The tag around what a model wrote, which tells training so (SmolLM3's template has it)."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> list[Node]:
+        """Return what stands between it and its end, as if the tags were not there."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 class ChatTemplate:
@@ -38,7 +52,9 @@ class ChatTemplate:
 
     def __init__(self, source: str, tokenizer: Tokenizer):
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=["jinja2.ext.loopcontrols", _Generation],
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
