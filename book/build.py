@@ -143,7 +143,7 @@ def write_live() -> None:
     place = STATIC / "live"
     if not (place / assets.version()).exists():
         shutil.rmtree(place, ignore_errors=True)
-        assets.write(STATIC)
+        assets.write(STATIC, assets.real_file())
 
 
 def write_calculator(static: Path = STATIC) -> dict:

@@ -195,13 +195,15 @@ def trained(tmp_path_factory):
     return whole["model"]["vocab"], whole["model"]["merges"]
 
 
-def write_gguf(path, trained, cut):
+def write_gguf(path, trained, cut, marks=()):
+    """Write a file of a vocabulary, with a piece that is never cut and perhaps more marks."""
     vocabulary, merges = trained
     writer = llama_cpp.GGUFWriter(path, "llama")
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(cut)
-    names = [*vocabulary, "<think>"]
+    names = [*vocabulary, "<think>", *marks]
     kinds = [llama_cpp.TokenType.NORMAL] * len(vocabulary) + [llama_cpp.TokenType.USER_DEFINED]
+    kinds += [llama_cpp.TokenType.CONTROL] * len(marks)
     kinds[vocabulary[END]] = llama_cpp.TokenType.CONTROL
     writer.add_token_list(names)
     writer.add_token_types(kinds)

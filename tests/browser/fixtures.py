@@ -6,11 +6,13 @@ The browser is the one that CHROMIUM names, or a Chromium or Chrome of this mach
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from browser.playground import Stage, served_stage
+from browser.tiny_gguf import write_tiny_gguf
 from browser.visit import PAGES, SITE, STEP_MS, served
 
 FLAGS = [
@@ -55,10 +57,32 @@ def _served(browser, tmp_path_factory) -> Iterator[Stage]:
         yield stage
 
 
+@pytest.fixture(scope="module")
+def tiny_gguf(tmp_path_factory) -> Path:
+    """A model in a GGUF file of half a megabyte, with a chat template: it stands for a real one."""
+    return write_tiny_gguf(tmp_path_factory.mktemp("gguf") / "tiny.Q8_0.gguf")
+
+
+@pytest.fixture(scope="module")
+def _served_tiny(browser, tmp_path_factory, tiny_gguf) -> Iterator[Stage]:
+    with served_stage(browser, tmp_path_factory.mktemp("tiny"), tiny_gguf) as stage:
+        yield stage
+
+
+@pytest.fixture
+def tiny_stage(_served_tiny) -> Iterator[Stage]:
+    """The same with a tiny model in the real one's place."""
+    yield from _watched(_served_tiny)
+
+
 @pytest.fixture
 def stage(_served) -> Iterator[Stage]:
     """Show live views on pages of their own; what went wrong in a page fails the test."""
-    _served.troubles.clear()
-    yield _served
-    _served.close()
-    assert _served.troubles == [], "\n".join(_served.troubles)
+    yield from _watched(_served)
+
+
+def _watched(stage: Stage) -> Iterator[Stage]:
+    stage.troubles.clear()
+    yield stage
+    stage.close()
+    assert stage.troubles == [], "\n".join(stage.troubles)

@@ -1,7 +1,8 @@
 """A small site with live views alone, for tests that need no chapter around them.
 
 `stage.open(view, …)` shows views as the built site does; `stage.engine()` opens a page that has the
-model and nothing else, and its `engine` can be asked with `page.evaluate`.
+model and nothing else, and its `engine` can be asked with `page.evaluate`. A stage may have a real
+model, too: a GGUF file.
 """
 
 import shutil
@@ -13,7 +14,6 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from browser.visit import SCREENS, STEP_MS, served
 from firsttoken.live import View, assets
-from firsttoken.live.views import site_html
 
 # The theme's variables as the book's theme sets them, so that colours can be looked at.
 THEMES = """<style>
@@ -36,6 +36,13 @@ OPEN = """async ({draft}) => {
     window.engine = await live.openEngine(live.siteHost(root), () => {});
     if (draft) await window.engine.need("draft", () => {});
 }"""
+OPEN_REAL = """async () => {
+    window.live = await import(new URL("live.js", window.assets));
+    const root = document.createElement("div");
+    root.dataset.assets = window.assets;
+    window.host = window.live.siteHost(root);
+    window.engine = await window.live.openRealEngine(window.host);
+}"""
 
 
 class Stage:
@@ -54,7 +61,7 @@ class Stage:
 
     def open(self, *views: View, theme: str = "light", screen: str = "desktop", **options) -> Page:
         """Open a page with some views, as the site shows them: not yet started."""
-        body = "\n".join(site_html(v.view, v.settings, v.still) for v in views)
+        body = "\n".join(view.on_site() for view in views)
         return self._page(body, theme, screen, **options)
 
     def started(self, view: View, **options) -> Page:
@@ -68,6 +75,12 @@ class Stage:
         """Open a page whose `engine` runs the target, and the draft if wanted."""
         page = self.empty_page()
         page.evaluate(OPEN, {"draft": draft})
+        return page
+
+    def real_engine(self) -> Page:
+        """Open a page whose `engine` runs the stage's real model."""
+        page = self.empty_page()
+        page.evaluate(OPEN_REAL)
         return page
 
     def empty_page(self) -> Page:
@@ -115,10 +128,10 @@ class Stage:
 
 
 @contextmanager
-def served_stage(browser: Browser, folder: Path) -> Iterator[Stage]:
-    """Serve a new folder with the assets."""
+def served_stage(browser: Browser, folder: Path, real: Path | None = None) -> Iterator[Stage]:
+    """Serve a new folder with the assets, and with a real model if one is given."""
     shutil.rmtree(folder / "_static", ignore_errors=True)
-    assets.write(folder / "_static")
+    assets.write(folder / "_static", real)
 
     with served(folder) as address:
         yield Stage(browser, folder, address)

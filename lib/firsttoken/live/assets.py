@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from firsttoken.paths import data_path
+from firsttoken.paths import data_path, smollm2_path
 
 TARGET = ("tokenizer.json", "target/config.json", "target/model.safetensors")
 """What every view reads, by names under data/model."""
@@ -24,6 +24,9 @@ DRAFTS = {
 
 FILES = (*TARGET, *(name for names in DRAFTS.values() for name in names))
 """The shipped files that a page may read."""
+
+PART_BYTES = 49_500_000
+"""The most that one file of a site may have: hosts refuse larger ones, from 50 or 100 MB on."""
 
 _GZIP = 31  # zlib's number for a gzip header and the largest window
 
@@ -69,20 +72,48 @@ def script() -> str:
 @functools.cache
 def version() -> str:
     """Return a name for what is shipped: it changes when a file or the script does."""
-    everything = script() + json.dumps(manifest(), sort_keys=True)
+    real = real_file()
+    size = real.stat().st_size if real else 0
+    everything = script() + json.dumps(manifest(), sort_keys=True) + str(size)
     return hashlib.sha256(everything.encode()).hexdigest()[:12]
 
 
-def write(folder: Path) -> Path:
-    """Write all that a view on a website loads into folder/live/VERSION and return that place."""
+def real_file() -> Path | None:
+    """Return the real model's GGUF file, which a site may carry; None where it is missing."""
+    try:
+        return smollm2_path()
+    except ValueError:
+        return None
+
+
+def write(folder: Path, real: Path | None = None) -> Path:
+    """Write all that a view on a website loads into folder/live/VERSION and return that place.
+
+    `real` is a real model's GGUF file: it goes along, in parts, and readers have the choice.
+    """
     place = folder / "live" / version()
     for name in FILES:
         target = place / f"{name}.gz"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(packed(name))
     (place / "live.js").write_text(script(), "utf-8")
-    (place / "manifest.json").write_text(json.dumps(manifest()), "utf-8")
+    listed = manifest() | ({} if real is None else {"real": _write_parts(real, place)})
+    (place / "manifest.json").write_text(json.dumps(listed), "utf-8")
     return place
+
+
+def _write_parts(real: Path, place: Path) -> dict[str, Any]:
+    """Write a file in parts that every static host takes; return what a page has to know of it."""
+    content, names = real.read_bytes(), list[str]()
+    for at in range(0, len(content), PART_BYTES):
+        names.append(f"{real.stem}.{len(names)}")
+        (place / names[-1]).write_bytes(content[at : at + PART_BYTES])
+    return {
+        "name": real.stem.rsplit(".", 1)[0],
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "parts": names,
+    }
 
 
 def _content(name: str) -> bytes:

@@ -1,8 +1,11 @@
 // Where a view gets its files from: the site's own folder, or the kernel that shows it.
 // A host has `version`, `manifest()`, `file(name, onBytes)`, which gives the packed bytes, and
-// `forget()`, after which nothing is taken from what the browser keeps.
+// `forget()`, after which nothing is taken from what the browser keeps. `real()` gives null, or the
+// file of a real model: {name, bytes, sha256, pieces(), forget()}.
 
-const CACHE = "first-token-live-";
+// What the browser keeps lies under these names, and a version.
+const SHIPPED = "first-token-live-";
+const REAL = "first-token-real-";
 const KERNEL_SILENT_MS = 10_000;
 
 export function siteHost(root) {
@@ -11,7 +14,7 @@ export function siteHost(root) {
     new URL(document.documentElement.dataset.content_root || "./", document.baseURI),
   );
   const version = place.pathname.split("/").at(-2);
-  let options = {};
+  const options = {}; // of fetch
   const get = async (name, onBytes) => {
     const answer = await fetched(new URL(name, place), options);
     const reader = answer.body.getReader();
@@ -32,9 +35,13 @@ export function siteHost(root) {
       return JSON.parse(new TextDecoder().decode(bytes));
     },
     file: (name, onBytes) => kept(version, name, () => get(`${name}.gz`, onBytes)),
+    async real() {
+      const { real } = await this.manifest();
+      return real ? realFile(real, place, options) : null;
+    },
     forget: () => {
-      options = { cache: "reload" };
-      return forget(version);
+      options.cache = "reload";
+      return forget(SHIPPED + version);
     },
   };
 }
@@ -50,13 +57,48 @@ async function fetched(url, options) {
   return answer;
 }
 
+// The real model's file: a few parts, so that any static host takes them. The browser keeps it until
+// there is another one, whatever becomes of the site's version.
+function realFile(real, place, options) {
+  const version = real.sha256;
+  async function* pieces() {
+    for (const name of real.parts) {
+      const answer = await keptAnswer(version, name, () => fetched(new URL(name, place), options));
+      const reader = answer.body.getReader();
+      for (;;) {
+        const { done, value } = await reader.read().catch(() => {
+          throw new Error(`${name} broke off on its way. Is the network gone?`);
+        });
+        if (done) break;
+        yield value;
+      }
+    }
+  }
+  const forgetIt = () => {
+    options.cache = "reload";
+    return forget(REAL + version);
+  };
+  return { ...real, pieces, forget: forgetIt };
+}
+
+// What the browser has kept, or what `get` fetches, which is kept while it is read: it is large.
+async function keptAnswer(version, name, get) {
+  const place = await opened(REAL, version);
+  const found = await place?.match(`/${name}`).catch(() => undefined);
+  if (found) return found;
+  const answer = await get();
+  place?.put(`/${name}`, answer.clone()).catch(() => {});
+  return answer;
+}
+
 export function kernelHost(model) {
   const version = model.get("version");
   return {
     version,
     manifest: async () => model.get("manifest"),
     file: (name, onBytes) => kept(version, name, () => asked(model, name, onBytes)),
-    forget: () => forget(version),
+    forget: () => forget(SHIPPED + version),
+    real: async () => null, // the kernel runs it
   };
 }
 
@@ -103,7 +145,7 @@ function asked(model, name, onBytes) {
 // The browser keeps what has come once, for this version only. A page without a safe address, or
 // a browser that keeps nothing, does without.
 async function kept(version, name, get) {
-  const place = await opened(version);
+  const place = await opened(SHIPPED, version);
   const found = await place?.match(`/${name}`).catch(() => undefined);
   if (found) return found.arrayBuffer();
   const bytes = await get();
@@ -111,20 +153,20 @@ async function kept(version, name, get) {
   return bytes;
 }
 
-async function opened(version) {
+async function opened(kind, version) {
   try {
     for (const name of await caches.keys()) {
-      if (name.startsWith(CACHE) && name !== CACHE + version) await caches.delete(name);
+      if (name.startsWith(kind) && name !== kind + version) await caches.delete(name);
     }
-    return await caches.open(CACHE + version);
+    return await caches.open(kind + version);
   } catch {
     return undefined;
   }
 }
 
-async function forget(version) {
+async function forget(name) {
   try {
-    await caches.delete(CACHE + version);
+    await caches.delete(name);
   } catch {
     // nothing was kept
   }

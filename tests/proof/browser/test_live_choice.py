@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.pre_tokenizers import ByteLevel, Digits
 
 from browser.playground import Stage
 from firsttoken.evaluation import bits_per_byte
@@ -82,18 +82,32 @@ def test_texts_have_the_tokens_of_the_library(stage):
 
 
 def test_letters_and_numbers_are_those_of_the_library():
-    """All code points: a letter stays with an "a" before it, a number with a "1"."""
+    """All code points: a letter stays with an "a" before it, a number with a "1".
+
+    Where digits stand alone, an "a" stays with all that is none.
+    """
     cut = ByteLevel(add_prefix_space=False)
     every = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
-    source = ENGINE.joinpath("letters.js").read_text("utf-8")
-    for name, before in (("LETTERS", "a"), ("NUMBERS", "1")):
-        steps = [int(step, 36) for step in re.search(rf'{name} =\s+"(.*)"', source)[1].split()]
-        ends = np.cumsum(steps)
-        ranges = zip(ends[::2], ends[1::2], strict=True)
+
+    def with_neighbour(cut, before):
         pieces = cut.pre_tokenize_str("".join(before + character for character in every))
         apart = {start for _, (start, _) in pieces}
-        expected = {ord(c) for i, c in enumerate(every) if 2 * i + 1 not in apart}
-        assert {c for a, b in ranges for c in range(a, b + 1)} == expected
+        return {ord(c) for i, c in enumerate(every) if 2 * i + 1 not in apart}
+
+    numbers = with_neighbour(cut, "1")
+    alone = {*map(ord, every)} - with_neighbour(Digits(individual_digits=True), "a")
+    expected = {
+        "LETTERS": with_neighbour(cut, "a"),
+        "NUMBERS": numbers,
+        "NEWER_NUMBERS": alone - numbers,
+    }
+    assert numbers < alone
+    source = ENGINE.joinpath("letters.js").read_text("utf-8")
+    for name, code_points in expected.items():
+        steps = [int(s, 36) for s in re.search(rf'const {name} =\s+"(.*)"', source)[1].split()]
+        ends = np.cumsum(steps)
+        ranges = zip(ends[::2], ends[1::2], strict=True)
+        assert {c for a, b in ranges for c in range(a, b + 1)} == code_points
 
 
 # Random numbers

@@ -1,9 +1,10 @@
 // The page's side of the engine: one worker for all views of a page, asked by messages.
 //
-// openEngine(host, onProgress) resolves to an engine. What it can be asked is described beside the
-// functions that answer, in worker.js, generate.js and losses.js. Most requests resolve once. Jobs
-// also report on their way and can be stopped: `write`, `speculate` and `withoutEach` return
-// {done, stop()}, `losses` a promise that has a `stop()`.
+// openEngine(host, onProgress) resolves to the engine of the shipped pair, openRealEngine(host, source,
+// onProgress) to that of a real model, in a worker of its own. What they can be asked is described
+// beside the functions that answer, in worker.js, generate.js and losses.js. Most requests resolve
+// once. Jobs also report on their way and can be stopped: `write`, `speculate` and `withoutEach`
+// return {done, stop()}, `losses` a promise that has a `stop()`.
 import worker from "built/worker.txt";
 
 const FILES = {
@@ -14,6 +15,8 @@ const FILES = {
   medusa_heads: ["medusa_heads/model.safetensors"],
   eagle_draft: ["eagle_draft/config.json", "eagle_draft/model.safetensors"],
 };
+
+const PIECE_BYTES = 2 ** 20; // of a file on its way to the worker
 
 // JupyterLab loads this module once per widget, yet all views of a page share an engine.
 const engines = (globalThis.firstTokenEngines ??= new Map());
@@ -27,22 +30,93 @@ export async function openEngine(host, onProgress) {
     engines.set(version, { ...thread, models: new Map() });
   }
   const shared = engines.get(version);
-  const { request, job } = shared;
   const need = (model, progress) => load(shared, model, host, progress);
   await need("target", onProgress);
+  const arch = (model) => {
+    const found = shared.models.get(model)?.arch;
+    if (!found) throw new Error(`${model} is not loaded: \`need\` it first.`);
+    return found;
+  };
+  return { need, arch, ...questions(shared) };
+}
+
+// Load a model from a GGUF file: the site's own, or `source`, a File of the reader's. Where all who
+// hear of the progress return false, nobody wants it any more, and it is given up. `end()` gives back
+// the memory of a File's model.
+export async function openRealEngine(host, source, onProgress) {
+  const key = source ?? (await host.real()).sha256;
+  if (!engines.has(key)) {
+    const forget = () => engines.delete(key);
+    const thread = startWorker(forget);
+    const listeners = new Set();
+    const tell = (...progress) => {
+      const wanted = Array.from(listeners, (listener) => listener(...progress) !== false);
+      if (wanted.length && !wanted.includes(true)) throw new Error("Nobody waits for it any more.");
+    };
+    const done = loadFile(thread, host, source, tell).catch((error) => {
+      forget();
+      thread.end();
+      throw error;
+    });
+    engines.set(key, { ...thread, listeners, done });
+  }
+  const { listeners, done, ...thread } = engines.get(key);
+  if (onProgress) listeners.add(onProgress);
+  const arch = await done;
   return {
-    need,
-    arch: (model) => {
-      const found = shared.models.get(model)?.arch;
-      if (!found) throw new Error(`${model} is not loaded: \`need\` it first.`);
-      return found;
+    drafts: ["suffix_automaton"],
+    need: async () => {},
+    arch: () => arch,
+    end: () => {
+      if (!source) return; // other views may ask the site's
+      engines.delete(source);
+      thread.end();
     },
+    ...questions(thread),
+  };
+}
+
+async function loadFile({ request }, host, source, onProgress) {
+  const file = source ? ownFile(source) : await host.real();
+  await request("receive", { n_bytes: file.bytes });
+  let received = 0;
+  onProgress(received, file.bytes);
+  for await (const bytes of file.pieces()) {
+    received += bytes.length;
+    await request("piece", { bytes }, [bytes.buffer]);
+    onProgress(received, file.bytes);
+  }
+  try {
+    const arch = await request("open", { sha256: file.sha256 });
+    return { ...arch, name: file.name };
+  } catch (error) {
+    await file.forget(); // what came may be damaged
+    throw error;
+  }
+}
+
+// A file of the reader's own: it is read in the page, and goes nowhere.
+function ownFile(file) {
+  async function* pieces() {
+    for (let at = 0; at < file.size; at += PIECE_BYTES) {
+      yield new Uint8Array(await file.slice(at, at + PIECE_BYTES).arrayBuffer());
+    }
+  }
+  return { name: file.name, bytes: file.size, pieces, forget: async () => {} };
+}
+
+function questions({ request, job }) {
+  return {
     tokenize: (text) => request("tokenize", { text }),
     decode: (ids) => request("decode", { ids }),
     next: (asked) => request("next", asked),
     inside: (asked) => request("inside", asked),
     logits: (asked) => request("logits", asked),
     stats: () => request("stats", {}),
+    chat: (asked) => request("chat", asked),
+    parts: (asked) => request("parts", asked),
+    known: (asked) => request("known", asked),
+    round: (asked) => request("round", asked),
     write: (asked, onToken) => job("write", asked, onToken),
     speculate: (asked, onRound) => job("speculate", asked, onRound),
     withoutEach: (asked, onHead) => job("withoutEach", asked, onHead),
@@ -137,6 +211,7 @@ function startWorker(onFailure) {
     onFailure();
   };
   return {
+    end: () => thread.terminate(),
     request: (name, asked, transfer = []) => post(name, asked, transfer).done,
     job: (name, asked, onEvent) => {
       const { id, done } = post(name, asked, [], onEvent);

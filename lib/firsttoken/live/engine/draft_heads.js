@@ -1,7 +1,10 @@
 // Drafts that see what the target thinks, as in firsttoken.draft_heads: Medusa's heads and EAGLE.
-import { loadMatrix, loadWeights, openCache, openKernel, openPass } from "./llama.js";
-import { readConfig, weightShapes } from "./llama.js";
+import { openCache } from "./cache.js";
+import { openPass } from "./llama.js";
+import { openMatrices } from "./matrix.js";
+import { openKernel } from "./memory.js";
 import { checkShapes, readSafetensors } from "./safetensors.js";
+import { loadMatrix, loadWeights, readConfig, weightShapes } from "./shipped.js";
 
 // One matrix for each place ahead moves the target's feature f: f + silu(W f).
 // Source: Cai et al. 2024, Medusa, arXiv:2401.10774, sec. 2.1
@@ -11,6 +14,7 @@ export function createMedusa(weightsBuffer) {
   const width = tensors.get(names[0])?.shape[0];
   checkShapes(tensors, new Map(names.map((name) => [name, [width, width]])));
   const heap = openKernel();
+  const { multiply } = openMatrices(heap);
   const heads = names.map((name) => loadMatrix(heap, weightsBuffer, tensors.get(name)));
   const [atFeature, atMoved] = [heap.take(width * 4), heap.take(width * 4)];
   return {
@@ -23,7 +27,7 @@ export function createMedusa(weightsBuffer) {
       const result = new Float32Array(heads.length * width);
       heap.floats.set(feature, atFeature / 4);
       heads.forEach((head, i) => {
-        heap.kernel.product(atFeature, 1, head, width, width, atMoved);
+        multiply(atFeature, 1, head, atMoved);
         const z = new Float32Array(heap.floats.buffer, atMoved, width);
         result.set(
           z.map((x, at) => feature[at] + x / (1 + Math.exp(-x))),
@@ -45,7 +49,8 @@ export function createEagle(config, weightsBuffer) {
   shapes.delete("model.embed_tokens.weight"); // the target's
   checkShapes(tensors, shapes);
   const heap = openKernel();
-  const run = openPass(heap, arch, loadWeights(heap, arch, weightsBuffer, tensors));
+  const matrices = openMatrices(heap);
+  const run = openPass(heap, matrices, arch, loadWeights(heap, arch, weightsBuffer, tensors));
   const mix = loadMatrix(heap, weightsBuffer, tensors.get("fc.weight"));
   const atPair = heap.take(2 * d_model * 4);
   return {
@@ -62,7 +67,7 @@ export function createEagle(config, weightsBuffer) {
         for (let i = 0; i < n; i += 1) {
           heap.floats.set(row(features, from + i), atPair / 4);
           heap.floats.set(row(embeddings, from + i), atPair / 4 + d_model);
-          heap.kernel.product(atPair, 1, mix, 2 * d_model, d_model, run.at.x + i * d_model * 4);
+          matrices.multiply(atPair, 1, mix, run.at.x + i * d_model * 4);
         }
       };
       const n = run.through(features.length / d_model, enter, cache);

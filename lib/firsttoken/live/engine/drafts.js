@@ -55,7 +55,7 @@ function fromSuffixes({ target }, request) {
     propose(n) {
       for (; nRead < request.ids.length; nRead += 1) automaton.extend(request.ids[nRead]);
       const found = automaton.nMatched >= MIN_MATCH ? automaton.propose(n) : [];
-      const end = found.indexOf(request.eosId);
+      const end = found.findIndex(request.isEnd);
       const drafted = end < 0 ? found : found.slice(0, end + 1);
       return { drafted, guesses: drafted.map(certain) };
     },
@@ -107,7 +107,7 @@ function fromFeatures({ target, eagle_draft: layer }, request) {
 function chain(request, n, logitsAfter, choose) {
   const drafted = [];
   const guesses = [];
-  while (drafted.length < n && drafted.at(-1) !== request.eosId) {
+  while (drafted.length < n && !request.isEnd(drafted.at(-1))) {
     const guess = request.distribution(logitsAfter(drafted), drafted);
     guesses.push(guess);
     drafted.push(request.greedy ? argmax(guess) : choose(guess, request.rng));

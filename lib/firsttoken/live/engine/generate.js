@@ -1,6 +1,7 @@
 // The token loops, as firsttoken.generate has them: with the same seed the same text.
 import { checkCount, checkIds } from "./checks.js";
 import { openDraft } from "./drafts.js";
+import { openLastText } from "./last_text.js";
 import { createRandom } from "./random.js";
 import { draw, largest, nextTokenDistribution, samplingParams, softmax } from "./sampling.js";
 import { verify } from "./speculative.js";
@@ -8,17 +9,22 @@ import { verify } from "./speculative.js";
 // Continue a text token by token: {ids, params, max_tokens, use_cache, top}, resolves to
 // {finish_reason, ids, text, seconds}. Each token is told as {id, piece, text, ids_length, step_ms,
 // at_ms, n_cached, cache_bytes, cache_capacity_bytes, top}; `text` is what is certain by now, `top`
-// as `next` gives it. Without the cache every step reads the whole text again.
-export async function write({ tokenizer, models }, asked, job) {
-  const { use_cache = true, top = 10 } = asked;
+// as `next` gives it. With use_cache false every step reads the whole text again, with true the
+// first one does; where nothing is said, what was read before the request counts, too.
+export async function write({ tokenizer, models, lastText }, asked, job) {
+  const { use_cache, top = 10 } = asked;
   const model = models.target;
   const request = continuation(model, tokenizer, asked);
-  const cache = use_cache ? model.newCache(request.maxLength) : null;
+  const own = use_cache ? openLastText(model, request.maxLength) : null;
+  const text = own ?? lastText();
+  text.reserve(request.maxLength);
   try {
     while (!request.finishReason && !job.stopped) {
       const startMs = performance.now();
-      const unread = request.ids.slice(cache ? cache.length : 0);
-      const logits = model.lastLogits(unread, cache);
+      const logits =
+        use_cache === false ? model.lastLogits(request.ids) : await text.read(request.ids, job);
+      if (!logits) break; // stopped
+      const cache = use_cache === false ? null : text.cache;
       const kept = request.distribution(logits);
       const token = request.append(draw(kept, request.rng));
       job.tell({
@@ -35,7 +41,7 @@ export async function write({ tokenizer, models }, asked, job) {
     }
     return request.result();
   } finally {
-    cache?.free();
+    own?.cache.free();
   }
 }
 
@@ -116,7 +122,7 @@ function lastRows(target, features, n) {
 // One request on its way: its text, its random numbers, its clock, and what ends it.
 function continuation(model, tokenizer, { ids, params, max_tokens = 16 }) {
   const settings = samplingParams(params);
-  const { eos_id, max_context } = model.arch;
+  const { end_ids, max_context } = model.arch;
   checkIds(ids, model.arch);
   checkCount("max_tokens", max_tokens, 1);
   if (ids.length === max_context) {
@@ -129,7 +135,7 @@ function continuation(model, tokenizer, { ids, params, max_tokens = 16 }) {
   const stream = tokenizer.stream();
   const request = {
     ids: text,
-    eosId: eos_id,
+    isEnd: (id) => end_ids.includes(id),
     greedy: settings.temperature === 0,
     maxLength: Math.min(text.length + max_tokens, max_context),
     finishReason: null,
@@ -140,7 +146,7 @@ function continuation(model, tokenizer, { ids, params, max_tokens = 16 }) {
     append(id) {
       text.push(id);
       const n = text.length - ids.length;
-      if (id === eos_id) request.finishReason = "eos";
+      if (request.isEnd(id)) request.finishReason = "eos";
       else if (n === max_tokens) request.finishReason = "length";
       else if (text.length === max_context) request.finishReason = "context";
       return { ...tokenizer.named(id), text: stream.push(id) };

@@ -1,30 +1,25 @@
-// The Llama model of lib/firsttoken/llama.py in the page: token ids in, logits out. Products,
-// attention and the gate are in kernel.wat; the rest is here.
+// The Llama model of lib/firsttoken/llama.py in the page: token ids in, logits out. Products are in
+// matrix.js, attention and the gate in kernel.wat; the rest is here.
 //
 // Letters as in the book: T new tokens, D width, N heads, K KV heads, H their size, F width of the
 // MLP, V vocabulary, L layers. What starts with "at" is an address in the kernel's memory.
-import kernelBytes from "built/kernel.wasm";
-
+import { openCache, BLOCK } from "./cache.js";
 import { checkCount, checkIndex } from "./checks.js";
-import { checkShapes, readSafetensors } from "./safetensors.js";
 
 const CHUNK = 32; // so many tokens go through the layers together, in memory taken once
-const BLOCK = 16; // so many keys does the kernel compare at once
 
-export function createModel(config, weightsBuffer) {
-  const arch = readConfig(config);
-  const tensors = readSafetensors(weightsBuffer);
-  checkShapes(tensors, weightShapes(arch));
-  const heap = openKernel();
-  const weights = loadWeights(heap, arch, weightsBuffer, tensors);
-  const run = openPass(heap, arch, weights);
+// A model from its parts: {heap, matrices, arch, weights}. `arch.pairs` says which numbers of a head
+// are turned together, "halves" (half a head apart) or "neighbours"; `arch.unrotated` the layers
+// where none are; `arch.scales` are Granite's factors. Biases and norms of queries and keys may be missing.
+export function openModel({ heap, matrices, arch, weights }) {
+  const run = openPass(heap, matrices, arch, weights);
   let ownCache; // for passes that keep nothing; made when the first of them comes
 
   const cacheFor = (ids, cache) => {
     if (cache) return cache;
     if (!ownCache || ownCache.capacity < ids.length) {
       ownCache?.free();
-      ownCache = openCache(heap, arch, Math.max(ids.length, arch.max_context));
+      ownCache = openCache(heap, arch, ids.length);
     }
     ownCache.truncate(0);
     return ownCache;
@@ -36,6 +31,7 @@ export function createModel(config, weightsBuffer) {
       return heap.kernel.memory.buffer.byteLength;
     },
     newCache: (capacity = arch.max_context) => openCache(heap, arch, capacity),
+    round: matrices.round,
 
     // The logits [T·V] that follow each of the tokens; with a cache they continue what it holds.
     forward(ids, cache = null) {
@@ -75,6 +71,23 @@ export function createModel(config, weightsBuffer) {
     // The vectors [n·D] that tokens come in as.
     embeddings: (ids) => run.embeddings(ids),
 
+    // What follows the ids if one head is silent, as a function of its layer and number: logits [V].
+    // Up to its layer all is as if it were not, and computed once for all heads.
+    withoutHead(ids) {
+      const { n_layers, d_model } = arch;
+      const room = () => new Float32Array(ids.length * d_model);
+      const before = Array.from({ length: n_layers }, room);
+      const beforeLayer = (layer, from, n) => before[layer].set(run.stream(n), from * d_model);
+      run.pass(ids, cacheFor(ids, null), { beforeLayer });
+      return (layer, head) => {
+        const enter = (from, n) =>
+          run.stream(n).set(before[layer].subarray(from * d_model, (from + n) * d_model));
+        const watch = { silenced: [[layer, head]], firstLayer: layer };
+        const n = run.through(ids.length, enter, cacheFor(ids, null), watch);
+        return run.logits(n - 1, 1).slice();
+      };
+    },
+
     // A look into one pass without a cache: who looked where, and what each layer would have said
     // of the next token.
     inside(ids, silenced = []) {
@@ -96,160 +109,15 @@ export function createModel(config, weightsBuffer) {
   };
 }
 
-export function readConfig(config) {
-  if (config.model_type !== "llama" || config.hidden_act !== "silu" || config.rope_scaling) {
-    throw new Error("The configuration is not that of a plain Llama model.");
-  }
-  if (!config.tie_word_embeddings) {
-    throw new Error("The configuration has an output matrix of its own; expected tied weights.");
-  }
-  const arch = {
-    n_layers: config.num_hidden_layers,
-    d_model: config.hidden_size,
-    n_heads: config.num_attention_heads,
-    n_kv_heads: config.num_key_value_heads,
-    head_dim: config.head_dim,
-    d_ff: config.intermediate_size,
-    vocab_size: config.vocab_size,
-    max_context: config.max_position_embeddings,
-    eos_id: config.eos_token_id,
-    rope_theta: config.rope_theta,
-    norm_eps: config.rms_norm_eps,
-  };
-  for (const name of ["d_model", "d_ff", "vocab_size"]) {
-    if (arch[name] % 8) throw new Error(`${name} is ${arch[name]}; expected a multiple of 8.`);
-  }
-  if (arch.head_dim % 16) {
-    throw new Error(`head_dim is ${arch.head_dim}; expected a multiple of 16.`);
-  }
-  const sizes = [...weightShapes(arch).values()].map((shape) => shape.reduce((a, b) => a * b));
-  return { ...arch, n_params: sizes.reduce((a, b) => a + b) };
-}
-
-// Hugging Face's names of the tensors, to their shapes [out, in].
-export function weightShapes(arch) {
-  const { d_model: d, d_ff: f } = arch;
-  const query = arch.n_heads * arch.head_dim;
-  const key = arch.n_kv_heads * arch.head_dim;
-  const shapes = new Map([["model.embed_tokens.weight", [arch.vocab_size, d]]]);
-  for (let layer = 0; layer < arch.n_layers; layer += 1) {
-    const add = (name, ...shape) => shapes.set(`model.layers.${layer}.${name}.weight`, shape);
-    add("input_layernorm", d);
-    add("self_attn.q_proj", query, d);
-    add("self_attn.k_proj", key, d);
-    add("self_attn.v_proj", key, d);
-    add("self_attn.o_proj", d, query);
-    add("post_attention_layernorm", d);
-    add("mlp.gate_proj", f, d);
-    add("mlp.up_proj", f, d);
-    add("mlp.down_proj", d, f);
-  }
-  return shapes.set("model.norm.weight", [d]);
-}
-
-// The kernel with its memory, of which pieces are given out, and taken back when they are free.
-export function openKernel() {
-  if (!WebAssembly.validate(kernelBytes)) {
-    throw new Error("This browser cannot run the model: it lacks the vector instructions (SIMD).");
-  }
-  const kernel = new WebAssembly.Instance(new WebAssembly.Module(kernelBytes)).exports;
-  const free = new Map(); // size to addresses
-  let end = 0;
-  let floats = new Float32Array(kernel.memory.buffer);
-  return {
-    kernel,
-    // All of the memory as numbers; another array after the memory has grown.
-    get floats() {
-      return floats;
-    },
-    take(bytes) {
-      const size = Math.ceil(bytes / 64) * 64;
-      const reused = free.get(size)?.pop();
-      if (reused !== undefined) return reused;
-      const at = end;
-      end += size;
-      const missing = end - kernel.memory.buffer.byteLength;
-      if (missing > 0) {
-        kernel.memory.grow(Math.ceil(missing / 65536));
-        floats = new Float32Array(kernel.memory.buffer);
-      }
-      return at;
-    },
-    giveBack(at, bytes) {
-      const size = Math.ceil(bytes / 64) * 64;
-      free.set(size, [...(free.get(size) ?? []), at]);
-    },
-  };
-}
-
-// Copy a matrix to the kernel; return where it is.
-export function loadMatrix(heap, buffer, { offset, length }) {
-  const at = heap.take(length);
-  new Uint8Array(heap.kernel.memory.buffer).set(new Uint8Array(buffer, offset, length), at);
-  heap.kernel.interleave(at, at + length);
-  return at;
-}
-
-// Copy the weights to the kernel; return where they are, by layer, the vectors of norms as f32.
-export function loadWeights(heap, arch, buffer, tensors) {
-  const matrix = (name) => loadMatrix(heap, buffer, tensors.get(name));
-  const vector = (name) => {
-    const { offset, length } = tensors.get(name);
-    const halves = new Uint16Array(buffer.slice(offset, offset + length));
-    return new Float32Array(Uint32Array.from(halves, (half) => half << 16).buffer);
-  };
-  const blocks = Array.from({ length: arch.n_layers }, (_, layer) => {
-    const name = (part) => `model.layers.${layer}.${part}.weight`;
-    return {
-      attentionNorm: vector(name("input_layernorm")),
-      q: matrix(name("self_attn.q_proj")),
-      k: matrix(name("self_attn.k_proj")),
-      v: matrix(name("self_attn.v_proj")),
-      out: matrix(name("self_attn.o_proj")),
-      mlpNorm: vector(name("post_attention_layernorm")),
-      gate: matrix(name("mlp.gate_proj")),
-      up: matrix(name("mlp.up_proj")),
-      down: matrix(name("mlp.down_proj")),
-    };
-  });
-  const name = "model.embed_tokens.weight"; // a draft may use the target's
-  const embedding = tensors.has(name) ? matrix(name) : undefined;
-  return { blocks, embedding, finalNorm: vector("model.norm.weight") };
-}
-
-// Keys and values of `capacity` tokens: for each layer and KV head the keys, in blocks of sixteen
-// positions, [capacity/16, H, 16], as the kernel compares them, then the values, [capacity, H].
-export function openCache(heap, arch, capacity) {
-  const { n_layers, n_kv_heads, head_dim } = arch;
-  const places = Math.ceil(capacity / BLOCK) * BLOCK;
-  const headBytes = places * head_dim * 4;
-  const tokenBytes = n_layers * n_kv_heads * 2 * head_dim * 4;
-  const at = heap.take(places * tokenBytes);
-  const atKeys = (layer, head) => at + (layer * n_kv_heads + head) * 2 * headBytes;
-  return {
-    length: 0,
-    capacity,
-    capacityBytes: capacity * tokenBytes,
-    get bytes() {
-      return this.length * tokenBytes;
-    },
-    atKeys,
-    atValues: (layer, head) => atKeys(layer, head) + headBytes,
-    truncate(length) {
-      checkIndex("length", length, this.length + 1);
-      this.length = length;
-    },
-    // After this the cache must not be used: its memory goes to the next one of its capacity.
-    free: () => heap.giveBack(at, places * tokenBytes),
-  };
-}
-
-export function openPass(heap, arch, weights) {
-  const { d_model, n_heads, n_kv_heads, head_dim, d_ff, vocab_size, norm_eps } = arch;
+export function openPass(heap, matrices, arch, weights) {
+  const { d_model, n_heads, n_kv_heads, head_dim, d_ff, vocab_size, norm_eps, scales } = arch;
   const { kernel } = heap;
+  const { multiply } = matrices;
   const group = n_heads / n_kv_heads;
   const half = head_dim / 2;
-  const scale = Math.fround(1 / Math.sqrt(head_dim));
+  const scale = Math.fround(scales.attention);
+  // Of a head's numbers, pair i is turned: i and i + H/2, or 2i and 2i + 1.
+  const [stride, apart] = arch.pairs === "neighbours" ? [2, 1] : [1, half];
   const frequencies = ropeFrequencies(head_dim, arch.rope_theta);
   const room = (width) => heap.take(CHUNK * width * 4);
   const at = {
@@ -273,7 +141,7 @@ export function openPass(heap, arch, weights) {
   function pass(ids, cache, watch = {}) {
     checkCount("the number of ids", ids.length, 1);
     for (const id of ids) checkIndex("token ids", id, vocab_size);
-    const enter = (from, n) => heap.floats.set(embeddings(ids.slice(from, from + n)), at.x / 4);
+    const enter = (from, n) => enterTokens(ids.slice(from, from + n));
     return through(ids.length, enter, cache, watch);
   }
 
@@ -289,7 +157,7 @@ export function openPass(heap, arch, weights) {
     for (let from = 0; from < size; from += n) {
       n = Math.min(CHUNK, size - from);
       enter(from, n);
-      chunk(n, cache, watch);
+      chunk(n, cache, { ...watch, from });
       watch.afterChunk?.(from, n);
     }
     return n;
@@ -304,52 +172,82 @@ export function openPass(heap, arch, weights) {
 
   function chunk(n, cache, watch) {
     const rotation = rotations(cache.length, n);
+    const still = { cos: new Float32Array(n * half).fill(1), sin: new Float32Array(n * half) };
     weights.blocks.forEach((block, layer) => {
+      if (layer < (watch.firstLayer ?? 0)) return;
+      watch.beforeLayer?.(layer, watch.from, n);
       norm(n, block.attentionNorm);
-      kernel.product(at.h, n, block.q, d_model, n_heads * head_dim, at.q);
-      kernel.product(at.h, n, block.k, d_model, n_kv_heads * head_dim, at.k);
-      kernel.product(at.h, n, block.v, d_model, n_kv_heads * head_dim, at.v);
-      rotate(at.q, n, n_heads, rotation, scale);
-      rotate(at.k, n, n_kv_heads, rotation, 1);
+      multiply(at.h, n, block.q, at.q);
+      multiply(at.h, n, block.k, at.k);
+      multiply(at.h, n, block.v, at.v);
+      addBias(at.q, n, block.qBias);
+      addBias(at.k, n, block.kBias);
+      addBias(at.v, n, block.vBias);
+      normRows(at.q, at.q, n * n_heads, block.qNorm);
+      normRows(at.k, at.k, n * n_kv_heads, block.kNorm);
+      const turned = arch.unrotated.includes(layer) ? still : rotation;
+      rotate(at.q, n, n_heads, turned, scale);
+      rotate(at.k, n, n_kv_heads, turned, 1);
       store(n, cache, layer);
       attend(n, cache, layer, watch.onAttention);
       silence(n, layer, watch.silenced);
-      kernel.product(at.mixed, n, block.out, n_heads * head_dim, d_model, at.y);
+      multiply(at.mixed, n, block.out, at.y);
       add(n);
       norm(n, block.mlpNorm);
-      kernel.product(at.h, n, block.gate, d_model, d_ff, at.gate);
-      kernel.product(at.h, n, block.up, d_model, d_ff, at.up);
+      multiply(at.h, n, block.gate, at.gate);
+      multiply(at.h, n, block.up, at.up);
       kernel.swiglu(at.gate, at.gate + n * d_ff * 4, at.up, at.exps);
-      kernel.product(at.gate, n, block.down, d_ff, d_model, at.y);
+      multiply(at.gate, n, block.down, at.y);
       add(n);
       watch.afterLayer?.(layer, n);
     });
     cache.length += n;
   }
 
+  function enterTokens(ids) {
+    ids.forEach((id, row) => matrices.row(weights.embedding, id, at.x + row * d_model * 4));
+    if (scales.embedding === 1) return;
+    const [floats, x] = [heap.floats, at.x / 4];
+    for (let i = 0; i < ids.length * d_model; i += 1) floats[x + i] *= scales.embedding;
+  }
+
   function embeddings(ids) {
-    const bits = new Uint32Array(ids.length * d_model);
-    const halves = new Uint16Array(heap.floats.buffer, weights.embedding, vocab_size * d_model);
-    ids.forEach((id, row) => {
-      for (let i = 0; i < d_model; i += 1) {
-        // As the kernel's `interleave` has put them: 0 4 1 5 2 6 3 7.
-        const place = (i & ~7) + 2 * (i & 3) + ((i >> 2) & 1);
-        bits[row * d_model + i] = halves[id * d_model + place] << 16;
-      }
-    });
-    return new Float32Array(bits.buffer);
+    const vectors = new Float32Array(ids.length * d_model);
+    for (let from = 0; from < ids.length; from += CHUNK) {
+      const some = ids.slice(from, from + CHUNK);
+      enterTokens(some);
+      vectors.set(stream(some.length), from * d_model);
+    }
+    return vectors;
   }
 
   // h = x / root mean square of x · gain, row by row, from row `first` on.
   function norm(n, gain, first = 0) {
+    const skipped = first * d_model * 4;
+    normRows(at.x + skipped, at.h + skipped, n, gain);
+  }
+
+  // The same for rows that are as long as the gain; without one they stay as they are.
+  function normRows(from, to, n, gain) {
+    if (!gain) return;
     const floats = heap.floats;
-    for (let row = first; row < first + n; row += 1) {
-      const x = at.x / 4 + row * d_model;
-      const h = at.h / 4 + row * d_model;
+    const width = gain.length;
+    for (let row = 0; row < n; row += 1) {
+      const x = from / 4 + row * width;
+      const y = to / 4 + row * width;
       let sum = 0;
-      for (let i = 0; i < d_model; i += 1) sum += floats[x + i] * floats[x + i];
-      const factor = 1 / Math.sqrt(sum / d_model + norm_eps);
-      for (let i = 0; i < d_model; i += 1) floats[h + i] = floats[x + i] * factor * gain[i];
+      for (let i = 0; i < width; i += 1) sum += floats[x + i] * floats[x + i];
+      const factor = 1 / Math.sqrt(sum / width + norm_eps);
+      for (let i = 0; i < width; i += 1) floats[y + i] = floats[x + i] * factor * gain[i];
+    }
+  }
+
+  function addBias(to, n, bias) {
+    if (!bias) return;
+    const floats = heap.floats;
+    for (let row = 0; row < n; row += 1) {
+      const y = to / 4 + row * bias.length;
+      for (let i = 0; i < bias.length; i += 1) floats[y + i] += bias[i];
     }
   }
 
@@ -368,19 +266,21 @@ export function openPass(heap, arch, weights) {
     return { cos, sin };
   }
 
-  // Turn the pairs (i, i + H/2) of each head by the angles of its position, and scale them.
+  // Turn the pairs of each head by the angles of its position, and scale them.
   function rotate(vectors, n, heads, { cos, sin }, factor) {
     const floats = heap.floats;
     for (let row = 0; row < n; row += 1) {
       for (let head = 0; head < heads; head += 1) {
         const start = vectors / 4 + (row * heads + head) * head_dim;
         for (let pair = 0; pair < half; pair += 1) {
-          const a = floats[start + pair] * factor;
-          const b = floats[start + pair + half] * factor;
+          const one = start + pair * stride;
+          const other = one + apart;
+          const a = floats[one] * factor;
+          const b = floats[other] * factor;
           const c = cos[row * half + pair];
           const s = sin[row * half + pair];
-          floats[start + pair] = a * c - b * s;
-          floats[start + pair + half] = b * c + a * s;
+          floats[one] = a * c - b * s;
+          floats[other] = b * c + a * s;
         }
       }
     }
@@ -442,8 +342,13 @@ export function openPass(heap, arch, weights) {
 
   function add(n) {
     const floats = heap.floats;
-    const [x, y] = [at.x / 4, at.y / 4];
-    for (let i = 0; i < n * d_model; i += 1) floats[x + i] += floats[y + i];
+    const [x, y, factor] = [at.x / 4, at.y / 4, scales.residual];
+    for (let i = 0; i < n * d_model; i += 1) floats[x + i] += floats[y + i] * factor;
+  }
+
+  // The residual stream [n·D] of the first n rows of a chunk: a view, good until the memory grows.
+  function stream(n) {
+    return new Float32Array(heap.floats.buffer, at.x, n * d_model);
   }
 
   // The features [n·D] of n rows of the last chunk, from `first` on: a view, good until the next.
@@ -458,11 +363,13 @@ export function openPass(heap, arch, weights) {
   function logitsOf(rows) {
     const n = rows.length / d_model;
     heap.floats.set(rows, at.h / 4);
-    kernel.product(at.h, n, weights.embedding, d_model, vocab_size, at.logits);
-    return new Float32Array(heap.floats.buffer, at.logits, n * vocab_size);
+    multiply(at.h, n, weights.unembedding, at.logits);
+    const logits = new Float32Array(heap.floats.buffer, at.logits, n * vocab_size);
+    if (scales.logits !== 1) for (let i = 0; i < logits.length; i += 1) logits[i] *= scales.logits;
+    return logits;
   }
 
-  return { at, pass, through, features, logits, logitsOf, embeddings };
+  return { at, pass, through, stream, features, logits, logitsOf, embeddings };
 }
 
 // How far one position turns each pair, in f32 throughout, as `rope.rope_frequencies`.

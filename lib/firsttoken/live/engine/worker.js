@@ -1,22 +1,37 @@
 // The worker: it holds tokenizer and models, and answers the page. See client.js for the messages'
 // other end.
-/*! With parts of @huggingface/tokenizers, Apache License 2.0, and of @noble/hashes, MIT License,
-    (c) 2022 Paul Miller. */
+/*! With parts of @huggingface/jinja, MIT License, (c) 2023 Hugging Face, and of @noble/hashes, MIT
+    License, (c) 2022 Paul Miller. */
+import { sha256 } from "@noble/hashes/sha2.js";
+import { bytesToHex } from "@noble/hashes/utils.js";
+import { createChatTemplate } from "./chat_template.js";
 import { checkIds, checkIndex } from "./checks.js";
 import { createEagle, createMedusa } from "./draft_heads.js";
 import { likeliest, speculate, write } from "./generate.js";
-import { createModel } from "./llama.js";
+import { openGguf } from "./gguf_llama.js";
+import { openLastText } from "./last_text.js";
 import { losses } from "./losses.js";
+import { openKernel } from "./memory.js";
 import { unpack } from "./packed.js";
 import { argmax, largest, nextTokenDistribution, samplingParams, softmax } from "./sampling.js";
+import { createModel } from "./shipped.js";
 import { createTokenizer } from "./tokenizer.js";
+
+const STEPS = 5; // are timed
+const ROOM = 512; // tokens in the cache of the last text at first; it grows
 
 const models = {};
 let tokenizer;
-let last; // what `next` has read: {ids, logits, cache}
+let template; // of chats
+let arriving; // a file on its way: {heap, at, size, received, digest}
+let last; // what was read last
+let reading; // the job of the last `next`: a text that was edited need not be read to its end
 const jobs = new Map();
 
-const REQUESTS = { load, tokenize, decode, next, inside, logits, stats };
+const REQUESTS = {
+  ...{ load, receive, piece, open },
+  ...{ tokenize, decode, next, inside, logits, stats, chat, parts, known, round },
+};
 const JOBS = { write, speculate, losses, withoutEach };
 
 self.onmessage = async ({ data: { id, name, asked } }) => {
@@ -47,7 +62,7 @@ async function run(id, start, asked) {
   };
   jobs.set(id, job);
   try {
-    return await start({ tokenizer, models }, asked, job);
+    return await start({ tokenizer, models, lastText }, asked, job);
   } finally {
     jobs.delete(id);
   }
@@ -81,8 +96,84 @@ async function load({ model, files }) {
   return models[model].arch;
 }
 
+// A GGUF file comes in pieces, to lie in the kernel's memory as it is. {n_bytes}: so many in all.
+function receive({ n_bytes: size }) {
+  const heap = openKernel();
+  arriving = { heap, at: heap.take(size), size, received: 0, digest: sha256.create() };
+}
+
+function piece({ bytes }) {
+  const { heap, at, received } = arriving;
+  new Uint8Array(heap.kernel.memory.buffer).set(bytes, at + received);
+  arriving.received += bytes.length;
+  arriving.digest.update(bytes);
+}
+
+// All has come: check it against its SHA-256, if one is given, and read it. Gives the architecture.
+function open({ sha256: expected }) {
+  const { heap, at, size, received, digest } = arriving;
+  if (received !== size) {
+    throw new Error(`The file broke off after ${received} of ${size} bytes. Try again.`);
+  }
+  if (expected && bytesToHex(digest.digest()) !== expected) {
+    throw new Error("The file is not the one that was shipped: its bytes were altered. Try again.");
+  }
+  const found = openGguf(heap, at, size);
+  tokenizer = found.tokenizer;
+  models.target = found.model;
+  if (tokenizer.chat_template) template = createChatTemplate(tokenizer.chat_template, tokenizer);
+  return { ...found.model.arch, chats: Boolean(template) };
+}
+
+// The text that a model gets of a conversation: {ids, parts}, up to where its answer begins, or without
+// that beginning.
+function chat({ messages, add_generation_prompt: begun = true }) {
+  if (!template) throw new Error("This model has no chat template: it was not made for chats.");
+  const ids = template.encode(messages, begun);
+  return { ids, parts: template.parts(ids) };
+}
+
+// The same text of some ids, [[text, whether it is a mark], …].
+function parts({ ids }) {
+  return template.parts(ids);
+}
+
+// Round what goes into products to eight bits, or leave it as it is. What that changes on some ids:
+// {largest, kl_bits, step_ms: {exact, rounded}}, of the logits and the distribution of the next token,
+// and the time of a step.
+function round({ on, ids }) {
+  const { target } = models;
+  checkIds(ids, target.arch);
+  last?.forget(); // what was read the other way
+  const [exact, rounded] = [false, true].map((way) => {
+    target.round(way);
+    const cache = target.newCache(ids.length + STEPS);
+    const logits = target.lastLogits(ids, cache);
+    const times = Array.from({ length: STEPS }, () => {
+      const startMs = performance.now();
+      target.lastLogits(ids.slice(-1), cache);
+      return performance.now() - startMs;
+    });
+    cache.free();
+    return { logits, p: softmax(logits), ms: Math.min(...times) };
+  });
+  target.round(on);
+  const gaps = exact.logits.map((x, id) => Math.abs(x - rounded.logits[id]));
+  return {
+    largest: gaps[argmax(gaps)],
+    kl_bits: exact.p.reduce((sum, p, id) => sum + (p && p * Math.log2(p / rounded.p[id])), 0),
+    step_ms: { exact: exact.ms, rounded: rounded.ms },
+  };
+}
+
+// How many of the tokens need not be read again.
+function known({ ids }) {
+  return lastText().nKnown(ids);
+}
+
 // The tokens of a text: {ids, pieces}, each piece as a reader is shown it.
 function tokenize({ text }) {
+  if (reading) reading.stopped = true; // the text is another by now
   const ids = tokenizer.encode(text);
   return { ids, pieces: ids.map((id) => tokenizer.named(id).piece) };
 }
@@ -98,11 +189,13 @@ function decode({ ids }) {
 // What may follow `ids` (none: the beginning of a text): {top, n_kept, entropy_bits,
 // kept_entropy_bits}. `top` are the likeliest, [{id, piece, p, kept}]: p as the model says, kept
 // after all settings, 0 if dropped. The entropies are those of p and of kept.
-function next({ ids, params, top = 10 }) {
+async function next({ ids, params, top = 10 }) {
   const chosen = samplingParams(params);
   const context = ids.length ? ids : [models.target.arch.eos_id];
   checkIds(context, models.target.arch);
-  const logits = lastLogits(models.target, context);
+  reading = { stopped: false, turn };
+  const logits = await lastText().read(context, reading);
+  if (!logits) throw new Error(""); // the view asks again by itself
   const p = softmax(logits);
   const kept = nextTokenDistribution(logits, chosen, context);
   return {
@@ -117,30 +210,24 @@ function entropyBits(probabilities) {
   return probabilities.reduce((bits, x) => (x > 0 ? bits - x * Math.log2(x) : bits), 0);
 }
 
-// The logits of the text that was asked for last are kept, and the cache of what it shares with the
-// next one: a setting changes without a pass of the model, a letter at the end with a short one.
-function lastLogits(model, ids) {
-  last ??= { ids: [], cache: model.newCache(model.arch.max_context) };
-  let shared = 0;
-  while (shared < ids.length && ids[shared] === last.ids[shared]) shared += 1;
-  if (shared < ids.length || shared < last.ids.length) {
-    last.cache.truncate(Math.min(shared, ids.length - 1));
-    last.logits = model.lastLogits(ids.slice(last.cache.length), last.cache);
-    last.ids = ids;
-  }
-  return last.logits;
+// The text that was asked for last: a setting changes without a pass of the model, a letter at the
+// end with a short one.
+function lastText() {
+  const { target } = models;
+  last ??= openLastText(target, Math.min(ROOM, target.arch.max_context));
+  return last;
 }
 
 // A look into the pass over `ids`: {attention, layers, next}. `attention` [L·N·T·T] has a row per
 // query. `layers`: the token that is likeliest after each layer, if it were the last. `next`: the
 // likeliest tokens with all heads ("before") and with those in `silenced` left out ("after"), and
 // `watched`, however likely.
-function inside({ ids, silenced = [], watched }) {
+async function inside({ ids, silenced = [], watched }) {
   const { target } = models;
   checkIds(ids, target.arch);
   checkHeads(silenced, target.arch);
   const { attention, layerLogits, logits } = target.inside(ids, silenced);
-  const before = softmax(lastLogits(target, ids));
+  const before = softmax(await lastText().read(ids, { stopped: false, turn }));
   const after = silenced.length ? softmax(logits) : before;
   const shown = new Set([...largest(before, 5), ...largest(after, 5)]);
   if (watched !== undefined) shown.add(watched);
@@ -154,13 +241,15 @@ function inside({ ids, silenced = [], watched }) {
 }
 
 // What follows `ids` if one head is silent, for each of `heads` by itself. Tells {layer, head, p} one
-// after another, p [V] the probabilities of the next token.
-async function withoutEach({ models: { target } }, { ids, heads }, job) {
+// after another, p the probabilities of the tokens in `watch`, by id.
+async function withoutEach({ models: { target } }, { ids, heads, watch }, job) {
   checkIds(ids, target.arch);
   checkHeads(heads, target.arch);
+  const without = target.withoutHead(ids);
   for (const [layer, head] of heads) {
     if (job.stopped) return;
-    job.tell({ layer, head, p: softmax(target.lastLogits(ids, null, [[layer, head]])) });
+    const p = softmax(without(layer, head));
+    job.tell({ layer, head, p: Object.fromEntries(watch.map((id) => [id, p[id]])) });
     await job.turn();
   }
 }
