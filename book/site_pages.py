@@ -43,7 +43,6 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from firsttoken import live
-from firsttoken.live.views import site_html
 from firsttoken.start import CHAPTERS
 
 CITATION = Path(__file__).resolve().parents[1] / "CITATION.cff"
@@ -320,33 +319,43 @@ def slider_figure(state: Mapping[str, dict], model_id: str) -> SliderFigure | No
 
 
 VIEWS = [name for name in live.__all__ if name != "View"]
+TEXTS = (str, str | None)
 
 
 def view_options() -> dict:
     """Return what turns an option's text into the value of that argument of any view."""
     return {
-        name: directives.unchanged if isinstance(argument.default, str) else yaml.safe_load
+        name: directives.unchanged if argument.annotation in TEXTS else yaml.safe_load
         for view in VIEWS
         for name, argument in inspect.signature(getattr(live, view)).parameters.items()
     }
 
 
+# How a view is shown at first, which is no argument of it.
+SHOWN = {"writing": directives.positive_int, "door": directives.flag}
+
+
 class LiveView(SphinxDirective):
     """`{live} next_token` with a view's arguments as options: the view, as in a notebook.
 
-    `writing` gives how many tokens the model goes on for; that is then what is seen at first.
+    `writing` gives how many tokens the model goes on for; that is then what is seen at first. A
+    chat can be a `door`: a button alone, below another view, where the site has the real model.
     """
 
     required_arguments = 1
-    option_spec = view_options() | {"writing": directives.positive_int}
+    option_spec = view_options() | SHOWN
 
     def run(self) -> list[nodes.Node]:
         name = directives.choice(self.arguments[0], VIEWS)
-        options = dict(self.options)
-        max_tokens = options.pop("writing", 0)
-        view = getattr(live, name)(**options)
-        still = front.writing(view, max_tokens) if max_tokens else view.still
-        return [nodes.raw("", site_html(view.view, view.settings, still), format="html")]
+        given = {key: value for key, value in self.options.items() if key not in SHOWN}
+        view = getattr(live, name)(**given)
+        if "door" in self.options:
+            shown = view.door()
+        elif "writing" in self.options:
+            shown = view.on_site(front.writing(view, self.options["writing"]))
+        else:
+            shown = view.on_site()
+        return [nodes.raw("", shown, format="html")]
 
 
 class ChapterCards(SphinxDirective):

@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 import shutil
 import threading
 from html.parser import HTMLParser
@@ -12,6 +13,7 @@ import pytest
 from firsttoken import live
 from firsttoken.chat import ChatTemplate, chat_template
 from firsttoken.generate import generate
+from firsttoken.live import assets
 from firsttoken.live.chat import STORED, TEMPLATE
 from firsttoken.llama import load_model
 from firsttoken.paths import data_path, smollm2_path
@@ -150,16 +152,48 @@ def test_one_message_at_a_time(talk):
     assert len(talk.messages) == 2
 
 
-def test_the_page_sets_the_system_message_and_the_temperature(talk):
+def test_the_page_sets_the_system_message_temperature_and_seed(talk):
     page = Page(talk)
     wanted = {"system": "Be brief.", "temperature": 2, "max_tokens": 9999, "seed": 9}
     page.press(kind="send", text="import os", settings=wanted)
     talk.wait()
     assert talk.messages[0] == {"role": "system", "content": "Be brief."}
-    assert talk.settings == {"system": "Be brief.", "temperature": 2, "max_tokens": 12, "seed": 0}
+    assert talk.settings == {"system": "Be brief.", "temperature": 2, "max_tokens": 12, "seed": 9}
     assert talk.parts[0] == ("system: Be brief.", False)
     page.press(kind="clear")
     assert (talk.said, talk.parts) == ([], []) and talk.settings["system"] == "Be brief."
+
+
+def test_a_new_start_and_a_new_seed_begin_the_seeds_again(talk):
+    """So the same seed and question give the same answer."""
+    hot = {**talk.settings, "temperature": 2}
+
+    def asked(seed, first=True):
+        if first:
+            talk.clear()
+        talk._heard(None, {"kind": "send", "text": "import", "settings": {**hot, "seed": seed}}, [])
+        talk.wait()
+        return talk.messages[-1]["content"]
+
+    answer = asked(3)
+    assert asked(3, first=False) != answer
+    assert asked(3) == answer != asked(4)
+    assert asked(3) == answer
+
+
+def test_the_context_fills(talk):
+    """From what is read to what is written, and after a new start from nothing."""
+    assert talk.state["max_context"] == 0
+    page = Page(talk)
+    talk.say("import os")
+    talk.wait()
+    fill = [state["n_tokens"] for state in page.states if state["phase"] == "writing"]
+    n_read = len(talk._template.encode(talk.messages[:1]))
+    assert sorted(set(fill)) == [*range(n_read, n_read + 13)]
+    assert (talk.state["n_tokens"], talk.state["max_context"]) == (n_read + 12, 512)
+    assert re.search(r"12 written, \d+ per second\. Cut off", talk.state["note"])
+    talk.clear()
+    assert talk.state["n_tokens"] == 0
 
 
 def test_a_question_that_waits_is_answered_at_the_start(folder):
@@ -229,16 +263,25 @@ def test_no_message_writes_a_mark():
     assert forged[0]["content"] in shown.text
 
 
-def test_it_is_a_widget_here_and_a_conversation_on_the_site(monkeypatch):
+@pytest.mark.parametrize("has_file", [True, False])
+def test_it_is_a_widget_here_and_a_conversation_on_the_site(has_file, tmp_path, monkeypatch):
+    """There it has a button if the site has the model, and so has the first page's door."""
     talk = live.chat()
     bundle, *_ = talk._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in bundle
     monkeypatch.setenv("FIRSTTOKEN_SITE", "1")
+    file = tmp_path / "real.gguf"
+    file.write_bytes(bytes(3_200_000))
+    monkeypatch.setattr(assets, "real_file", lambda: file if has_file else None)
     (page,) = live.chat()._repr_mimebundle_().values()
     shown = Shown(page)
-    assert "button" not in shown.tags and "It answers in JupyterLab" in shown.text
     for each in STORED:
         assert each["content"] in shown.text
+    assert ("Talk to it here: 3 MB, once" in shown.text) == has_file == ("button" in shown.tags)
+    assert ("It answers in JupyterLab" in shown.text) != has_file
+    door = live.chat([]).door()
+    assert ("here in the page: 3 MB, once" in door) == has_file == bool(door)
+    assert len(door) < 1000
 
 
 def test_without_the_model_one_line_says_how_to_get_it(monkeypatch):
@@ -254,7 +297,7 @@ def test_without_the_model_one_line_says_how_to_get_it(monkeypatch):
     assert "to get it: pip" in talk.still and STORED[1]["content"] in talk.still
     talk.start()
     talk.wait()
-    assert talk.state == {"phase": "missing", "note": str(errored(missing)), "answer": ""}
+    assert (talk.state["phase"], talk.state["note"]) == ("missing", str(errored(missing)))
     talk.start()
     talk.wait()
     assert talk.state["phase"] == "missing"

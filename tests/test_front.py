@@ -17,7 +17,7 @@ import yaml
 
 from firsttoken import live
 from firsttoken.generate import generate
-from firsttoken.live.views import site_html
+from firsttoken.live import assets
 from firsttoken.llama import load_model
 from firsttoken.sampling import softmax
 from firsttoken.start import CHAPTERS
@@ -90,9 +90,22 @@ def test_directive_gives_what_a_notebook_shows(view):
     assert shown.find(".//*[@class='ft-recorded']") is not None
     (node,) = run_directive("cache", {"text": "x = ", "use_cache": "false", "max_tokens": 9})
     made = live.cache("x = ", use_cache=False, max_tokens=9)
-    assert node.astext() == site_html(made.view, made.settings, made.still)
+    assert node.astext() == made.on_site()
     (node,) = run_directive("inside", {"silenced": "[[5, 3]]"})
     assert "[[5, 3]]" in node.astext()
+
+
+def test_door_stands_below_where_the_site_has_the_real_model(tmp_path, monkeypatch):
+    """Of the page that has it, nobody who does not press pays more than a line."""
+    monkeypatch.setenv("FIRSTTOKEN_SITE", "1")
+    assert "```{live} chat\n---\nmessages: []\ndoor:\n---" in INTRO
+    file = tmp_path / "real.gguf"
+    file.write_bytes(bytes(2_000_000))
+    for real in (file, None):
+        monkeypatch.setattr(assets, "real_file", lambda real=real: real)
+        (node,) = run_directive("chat", {"messages": "[]", "door": ""})
+        assert ("Talk to a real one, here in the page: 2 MB, once" in node.astext()) == bool(real)
+        assert len(node.astext()) < 1000
 
 
 def run_directive(name: str, options: dict) -> list:

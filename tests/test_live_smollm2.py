@@ -11,9 +11,8 @@ from firsttoken.draft_heads import SuffixDraft
 from firsttoken.generate import generate, speculative_generate
 from firsttoken.inspection import look_inside
 from firsttoken.kv_cache import kv_cache_bytes
-from firsttoken.live import stills
+from firsttoken.live import assets, stills, views
 from firsttoken.live.kernel import KernelEngine
-from firsttoken.live.views import site_html
 from firsttoken.llama import load_model
 from firsttoken.paths import SMOLLM2_WHEEL
 from firsttoken.sampling import SamplingParams, next_token_distribution, softmax
@@ -163,7 +162,7 @@ def test_answers_can_be_left_off_and_errors_have_words(engine):
 @installed
 @pytest.mark.parametrize("make", VIEWS)
 def test_a_view_of_smollm2(make, monkeypatch):
-    """In JupyterLab without a still; on the site a still, which says where it answers."""
+    """In JupyterLab without a still; on the site a still, and a button if the site has the file."""
     view = make(PROMPT, model="smollm2")
     assert view.ids == [0, *tokenizer("smollm2").encode(PROMPT)]
     assert view.still == "" and view.manifest == {} and view.arch["n_layers"] == 30
@@ -174,9 +173,23 @@ def test_a_view_of_smollm2(make, monkeypatch):
     monkeypatch.setenv("FIRSTTOKEN_SITE", "1")
     few = {"max_tokens": 6} if make in (live.cache, live.speculation) else {}
     view = make(PROMPT, model="smollm2", **few)
-    page = site_html(view.view, view.settings, view.still)
+    page = view.on_site()
+    assert "Try it here: 98 MB, once</button>" in page and 'data-model="real"' in page
+    monkeypatch.setattr(assets, "real_file", lambda: None)
+    page = make(PROMPT, model="smollm2", **few).on_site()
     assert "SmolLM2 answers in JupyterLab" in page and "<button" not in page
     assert 'role="img"' in page
+
+
+@installed
+def test_a_model_begins_with_a_text_that_it_knows():
+    """SmolLM2 with English, as on the website, and with heads that it has."""
+    for make in VIEWS:
+        small, real = make(), make(model="smollm2")
+        assert small.text != real.text == views._ENGLISH[real.view]["text"]
+    assert real.settings["draft"] == views._ENGLISH["speculation"]["draft"]
+    view = live.inside(model="smollm2", head=1)
+    assert (view.settings["layer"], view.settings["head"]) == (views._ENGLISH["inside"]["layer"], 1)
 
 
 @installed

@@ -1,9 +1,14 @@
-// The page's side of a chat: what is said, a field to say more, and the text that the model gets.
-// All that is thought is thought in the kernel (chat.py); here it is shown, as text.
+// A chat as a reader sees it: what is said, a field to say more, and the text that the model gets.
+// All that is thought is thought elsewhere, in the kernel (chat.py) or by the page's own engine
+// (conversation.js); here it is shown, as text.
 
 const NAMES = { system: "System", user: "You", assistant: "Model" };
 const BUSY = ["loading", "writing"];
+const MOST_SEED = 2 ** 32 - 1;
 let n_ids = 0;
+
+const newId = () => `ft-chat-${++n_ids}-${Math.random().toString(36).slice(2, 8)}`;
+const count = (n) => n.toLocaleString("en");
 
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -22,7 +27,7 @@ function button(label, onPress, attributes = {}) {
 
 // A field that grows with its text, and its label.
 function textField(label, attributes) {
-  const id = `ft-chat-${++n_ids}-${Math.random().toString(36).slice(2, 8)}`;
+  const id = newId();
   const field = make("textarea", { id, rows: "1", ...attributes });
   const fit = () => {
     field.style.height = "auto";
@@ -34,7 +39,7 @@ function textField(label, attributes) {
 }
 
 function slider(value, onInput) {
-  const id = `ft-chat-${++n_ids}-${Math.random().toString(36).slice(2, 8)}`;
+  const id = newId();
   const input = make("input", { type: "range", id, min: "0", max: "2", step: "0.1" });
   input.value = value;
   const readout = make("span", { class: "ft-readout", "aria-hidden": "true" });
@@ -50,6 +55,37 @@ function slider(value, onInput) {
   });
   const name = make("label", { for: id }, "Temperature");
   return make("div", { class: "ft-slider" }, name, readout, input);
+}
+
+// A whole number; what is no such number is marked and not handed on.
+function seedField(value, onInput) {
+  const id = newId();
+  const input = make("input", { type: "number", id, min: "0", max: MOST_SEED, step: "1" });
+  input.required = true;
+  input.value = value;
+  input.addEventListener("input", () => {
+    const isWrong = !input.checkValidity();
+    input.setAttribute("aria-invalid", String(isWrong));
+    if (!isWrong) onInput(Number(input.value));
+  });
+  return make("div", { class: "ft-number" }, make("label", { for: id }, "Seed"), input);
+}
+
+// How full the model's context is. Before the model is there, its size is not known.
+function contextMeter() {
+  const words = make("span", { "aria-hidden": "true" });
+  const bar = make("span");
+  const track = make("span", { role: "meter", "aria-label": "Context", "aria-valuemin": "0" }, bar);
+  const element = make("p", { class: "ft-chat-context" }, words, track);
+  const show = ({ n_tokens = 0, max_context = 0 }) => {
+    element.hidden = !max_context;
+    words.textContent = `Context: ${count(n_tokens)} of ${count(max_context)} tokens`;
+    track.setAttribute("aria-valuemax", max_context);
+    track.setAttribute("aria-valuenow", n_tokens);
+    track.setAttribute("aria-valuetext", `${count(n_tokens)} of ${count(max_context)} tokens`);
+    bar.style.width = `${max_context && (100 * n_tokens) / max_context}%`;
+  };
+  return { element, show };
 }
 
 function saying({ role, content }) {
@@ -71,7 +107,8 @@ function refill(box, children) {
   if (wasAtEnd) box.scrollTop = box.scrollHeight;
 }
 
-function live(model, root) {
+// Fill an element with the chat of a model, until the function that it returns is called.
+export function chat(model, root) {
   const log = make("div", {
     class: "ft-chat-log",
     role: "region",
@@ -83,11 +120,16 @@ function live(model, root) {
     placeholder: "Empty: what the template says itself",
   });
   system.field.value = model.get("settings").system;
-  const settings = () => ({ system: system.field.value, temperature });
-  let temperature = model.get("settings").temperature;
+  const settings = () => ({ system: system.field.value, temperature, seed });
+  let { temperature, seed } = model.get("settings");
   const slide = slider(temperature, (value) => {
     temperature = value;
   });
+
+  const luck = seedField(seed, (value) => {
+    seed = value;
+  });
+  const context = contextMeter();
 
   const isBusy = () => BUSY.includes(model.get("state").phase);
   const send = () => {
@@ -127,15 +169,17 @@ function live(model, root) {
   root.replaceChildren(
     log,
     message.element,
-    make("div", { class: "ft-row" }, sendButton, stopButton, clearButton, slide),
+    make("div", { class: "ft-row" }, sendButton, stopButton, clearButton, luck, slide),
     note,
+    context.element,
     system.element,
     details,
   );
 
   let announced = "";
   const paint = () => {
-    const { phase, note: words, answer } = model.get("state");
+    const state = model.get("state");
+    const { phase, note: words, answer } = state;
     const isWriting = phase === "writing";
     const said = model.get("said").map(saying);
     if (isWriting) {
@@ -150,6 +194,7 @@ function live(model, root) {
     });
     if (isWriting && answer) parts.push(make("span", { class: "ft-chat-written" }, answer));
     refill(text, parts);
+    context.show(state);
     sendButton.setAttribute("aria-disabled", String(isBusy()));
     stopButton.setAttribute("aria-disabled", String(!isWriting));
     clearButton.setAttribute("aria-disabled", String(phase === "loading"));
@@ -190,7 +235,7 @@ function render({ model, el }) {
   const begun = () => ["ready", "writing"].includes(model.get("state").phase);
   const begin = (hasFocus) => {
     model.off("change:state", wait);
-    end = live(model, root);
+    end = chat(model, root);
     if (hasFocus) root.querySelector("textarea").focus({ preventScroll: true });
   };
   const wait = () => {

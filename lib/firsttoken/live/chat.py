@@ -3,6 +3,7 @@
 import html
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from numbers import Real
@@ -17,7 +18,9 @@ from firsttoken import smollm2
 from firsttoken.chat import ChatTemplate, Messages, chat_template
 from firsttoken.checks import check_count
 from firsttoken.continuation import Continuation
+from firsttoken.live import stills
 from firsttoken.live.last_text import LastText
+from firsttoken.live.views import site_html, site_root
 from firsttoken.llama import load_model
 from firsttoken.paths import smollm2_path
 from firsttoken.protocols import FeatureModel
@@ -51,6 +54,7 @@ _ENDS = {
     "context": "Cut off: the model's context is full.",
     "stopped": "You stopped it.",
 }
+_STYLES = ("loader", "controls", "chat")
 _IN_JUPYTERLAB = "It answers in JupyterLab, where the model runs: <code>make lab</code>."
 _START = "Loads the model into the kernel: some seconds, and half a gigabyte of memory."
 
@@ -67,13 +71,12 @@ class Chat(anywidget.AnyWidget):
 
     `messages` is all that has been said, as `ChatTemplate` takes it; `settings` are "system" (the
     system message; empty: the template's own), "temperature", "max_tokens" and "seed". Every answer
-    has a seed of its own, the first one this.
+    has a seed of its own: the first one this, and again after a new seed or a new start.
     """
 
     _esm = files("firsttoken").joinpath("live/chat.js").read_text("utf-8")
     _css = "".join(
-        files("firsttoken").joinpath(f"live/{name}.css").read_text("utf-8")
-        for name in ("loader", "controls", "chat")
+        files("firsttoken").joinpath(f"live/{name}.css").read_text("utf-8") for name in _STYLES
     )
     still = traitlets.Unicode().tag(sync=True)  # HTML: what is shown until the reader starts it
     settings = traitlets.Dict().tag(sync=True)
@@ -81,8 +84,11 @@ class Chat(anywidget.AnyWidget):
     parts: Any = traitlets.List().tag(
         sync=True
     )  # of the text that the model got, and of its answer
-    # phase: still, missing, loading, ready or writing; note: in words; answer: as far as it is.
-    state = traitlets.Dict({"phase": "still", "note": "", "answer": ""}).tag(sync=True)
+    # phase: still, missing, loading, ready or writing; note: in words; answer: as far as it is;
+    # n_tokens of max_context: how full the context is (0 of 0: not known yet).
+    state: Any = traitlets.Dict(
+        {"phase": "still", "note": "", "answer": "", "n_tokens": 0, "max_context": 0}
+    ).tag(sync=True)
     view = "chat"
 
     def __init__(self, messages: Messages, settings: Mapping[str, Any], model: str | Path):
@@ -94,14 +100,33 @@ class Chat(anywidget.AnyWidget):
         super().__init__(said=said, settings={"system": system, **settings})
         self._words, self._template = _words_of(model)
         self.parts = self._parts_now()
+        self.still = still(said, self.parts, self._ending())
+        self.on_msg(self._heard)
+
+    def _ending(self) -> str:
+        """Return what stands below the still: on the website, a button only if it has the model."""
+        if _on_site():
+            button = stills.real_button("Talk to it here") if self._name == "smollm2" else ""
+            return button or f'<p class="ft-note">{_IN_JUPYTERLAB}</p>'
         note, label = _START, "Start the chat"
         try:
-            if model == "smollm2":
+            if self._name == "smollm2":
                 smollm2_path()
         except ValueError as missing:
             note, label = html.escape(str(missing)), "Look for it again"
-        self.still = still(said, self.parts, _button(note, label))
-        self.on_msg(self._heard)
+        return _button(note, label)
+
+    def on_site(self) -> str:
+        """Return the chat for the website."""
+        return site_html("chat", self._page_settings(), self.still, "smollm2", _STYLES)
+
+    def door(self) -> str:
+        """Return one button for a page of the website with another view; "" without the model."""
+        button = stills.real_button("Talk to a real one, here in the page")
+        return button and site_root("chat", self._page_settings(), button, "smollm2")
+
+    def _page_settings(self) -> dict[str, Any]:
+        return {**self.settings, "said": self.said}
 
     def open(self) -> None:
         """Open the way to JupyterLab; a page of the site has none, and would carry it in vain."""
@@ -151,8 +176,11 @@ class Chat(anywidget.AnyWidget):
     def clear(self) -> None:
         """Forget what has been said; the system message stays, and what the cache has of it."""
         self.stop()
-        self.said, self.parts = [], []
-        self.state = {**self.state, "note": "", "answer": ""}
+        self.said, self.parts, self._n_answers = [], [], 0
+        self._say("", n_tokens=0)
+
+    def _say(self, note: str, **changes: Any) -> None:
+        self.state = {**self.state, "note": note, "answer": "", **changes}
 
     def _parts_now(self) -> Parts:
         """Return the text of what has been said, as far as it is known before the model is."""
@@ -170,7 +198,7 @@ class Chat(anywidget.AnyWidget):
     def _work(self) -> None:
         self._stopping.clear()
         phase, note = ("writing", "") if self._last else ("loading", "Loading the model …")
-        self.state = {"phase": phase, "note": note, "answer": ""}
+        self._say(note, phase=phase)
         self._thread = threading.Thread(target=self._load_and_answer, daemon=True)
         self._thread.start()
 
@@ -180,11 +208,12 @@ class Chat(anywidget.AnyWidget):
             if self._last is None:
                 self._model = self._load()
                 self._last = LastText(self._model, _ROOM)
+                self._say("", max_context=self._model.arch.max_context)
             note = self._answer() if self.said and self.said[-1]["role"] == "user" else ""
-            self.state = {"phase": "ready", "note": note, "answer": ""}
+            self._say(note, phase="ready")
         except Exception as error:  # nobody else would hear of it
             phase = "missing" if self._last is None else "ready"
-            self.state = {"phase": phase, "note": str(error) or repr(error), "answer": ""}
+            self._say(str(error) or repr(error), phase=phase)
 
     def _load(self) -> FeatureModel:
         """Return the model; SmolLM2 is loaded once for all that need it."""
@@ -206,15 +235,17 @@ class Chat(anywidget.AnyWidget):
         )
         self._n_answers += 1
         ids, written, stream = template.encode(self.messages), list[int](), TextStream(words)
+        times_s = list[float]()
         self.parts = _parts(ids, words)
         n_known = last.n_known(ids)
         tokens = f"{len(ids):,} tokens: {n_known:,} stood in the cache, {len(ids) - n_known:,} new."
-        self.state = {"phase": "writing", "note": f"Reading. {tokens}", "answer": ""}
+        self._say(f"Reading. {tokens}", phase="writing", n_tokens=len(ids))
 
         def heard(token: int) -> None:
             written.append(token)
+            times_s.append(time.perf_counter())
             answer = self.state["answer"] + stream.push(token)
-            self.state = {"phase": "writing", "note": f"Writing. {tokens}", "answer": answer}
+            self._say(f"Writing. {tokens}", answer=answer, n_tokens=len(ids) + len(written))
 
         request = Continuation(self._model, ids, params, heard)
         last.reserve(request.max_length)
@@ -225,7 +256,10 @@ class Chat(anywidget.AnyWidget):
             why = "stopped"
         self.said = [*self.said, {"role": "assistant", "content": words.decode(written)}]
         self.parts = _parts([*ids, *written], words)
-        return f"{tokens} {len(written):,} written. {_ENDS[why]}"
+        pace = ""
+        if len(written) > 1:  # the first one came with the reading
+            pace = f", {(len(written) - 1) / (times_s[-1] - times_s[0]):.0f} per second"
+        return f"{tokens} {len(written):,} written{pace}. {_ENDS[why]}"
 
     def _read(self, ids: Sequence[int]) -> Array:
         """Return the logits after a text; between two passes the reader may stop it."""
@@ -253,9 +287,12 @@ class Chat(anywidget.AnyWidget):
             self.clear()
         elif kind in ("send", "set"):
             changes = message.get("settings", {})
-            known = {name: changes[name] for name in changes if name in ("system", "temperature")}
+            names = ("system", "temperature", "seed")
+            known = {name: changes[name] for name in changes if name in names}
             settings = {**self.settings, **known}
             settings["system"] = _well_formed(settings["system"])
+            if settings["seed"] != self.settings["seed"]:
+                self._n_answers = 0
             self.settings = settings
             if kind == "send" and self._is_idle() and message["text"].strip():
                 self.say(message["text"])
@@ -281,10 +318,7 @@ class Chat(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         if _on_site():
-            shown = still(self.said, self.parts, f'<p class="ft-note">{_IN_JUPYTERLAB}</p>')
-            return {
-                "text/html": f'<div class="ft-live ft-chat">{shown}</div><style>{self._css}</style>'
-            }
+            return {"text/html": self.on_site()}
         return super()._repr_mimebundle_(**options)
 
 
@@ -301,7 +335,8 @@ def chat(
     `messages` is the conversation so far, with a system message or without; if the last one is the
     user's, the model answers it as soon as the chat is started. It runs in the kernel, writes as
     `generate` does, and keeps the cache of the conversation: of the next question it reads only
-    what is new. On the website, and until it is started, the view shows the conversation as given.
+    what is new. Until it is started, the view shows the conversation as given. On the website the
+    page itself runs SmolLM2, if the site carries it.
 
     `model` is a name that `load_model` knows, of a model with a chat template.
 

@@ -1,36 +1,39 @@
 // The component: a still figure that comes to life when the reader starts it. One module for both
 // worlds: `mount` is called by a page of the website, `render` by JupyterLab (anywidget).
-import { openEngine } from "./engine/client.js";
+import { chat } from "./chat.js";
+import { openChoice, untilLoaded } from "./choice.js";
+import { openConversation } from "./conversation.js";
+import { openEngine, openRealEngine } from "./engine/client.js";
 import { kernelHost, siteHost } from "./host.js";
 import { openKernelEngine } from "./kernel.js";
 import { cache } from "./views/cache.js";
 import { inside } from "./views/inside.js";
 import { nextToken } from "./views/next_token.js";
-import { isFocusFree, status, waiting } from "./views/parts.js";
+import { focusInside, status, waiting } from "./views/parts.js";
 import { speculation } from "./views/speculation.js";
 import { surprise } from "./views/surprise.js";
 import frame from "built/loader_css.txt";
 import style from "built/live_css.txt";
 
-const VIEWS = { next_token: nextToken, inside, cache, speculation, surprise };
+const VIEWS = { next_token: nextToken, inside, cache, speculation, surprise, chat: chatInPage };
 const NAMES = {
   next_token: "The next token, live",
   inside: "Inside the model, live",
   cache: "The cache, live",
   speculation: "Speculative decoding, live",
   surprise: "Loss per token, live",
+  chat: "A chat, live",
 };
 
-// Put a view in the place of its still figure. `open(onProgress)` resolves to the engine that it asks.
-// `shared` holds the settings: get() and set(changes) on this side, and onChange(handler) for changes
-// from Python.
-async function start(root, name, open, shared) {
+function dress(root, name) {
   addStyle("ft-live-style", style);
   root.setAttribute("role", "group");
   root.setAttribute("aria-label", NAMES[name]);
-  const wait = waiting(root);
-  const engine = await untilLoaded(wait, open, shared.get().draft);
-  wait.done();
+}
+
+// Put a view into an element. `shared` holds the settings: get() and set(changes) on this side, and
+// onChange(handler) for changes from Python. Returns what ends the view.
+function show(name, root, engine, shared) {
   const end = VIEWS[name](root, engine, shared);
   // Of the drafts that a view offers, an engine may have some only.
   for (const option of root.querySelectorAll("option"))
@@ -38,27 +41,14 @@ async function start(root, name, open, shared) {
   return end;
 }
 
-// What fails on the way is told to the reader, who may have it tried again.
-async function untilLoaded(wait, open, draft) {
-  for (;;) {
-    try {
-      const engine = await open(wait.progress);
-      if (draft) await engine.need(draft, wait.progress);
-      return engine;
-    } catch (error) {
-      await new Promise((again) => wait.failed(error, again));
-    }
-  }
-}
-
-// The button that had the focus is gone: typing goes on in the view. Where a finger points, a
-// keyboard on the screen would hide half of it, so there only the view itself is focused.
-function focusInside(root) {
-  if (!isFocusFree(root)) return; // the reader is elsewhere by now
-  const field = root.querySelector("textarea, input, button");
-  const finger = matchMedia("(pointer: coarse)").matches;
-  root.tabIndex = -1;
-  (finger || !field ? root : field).focus({ preventScroll: true });
+function chatInPage(root, engine, shared) {
+  const conversation = openConversation(engine, shared);
+  root.classList.add("ft-chat");
+  const end = chat(conversation, root);
+  return () => {
+    end();
+    conversation.end();
+  };
 }
 
 function addStyle(id, text) {
@@ -70,17 +60,9 @@ function addStyle(id, text) {
 }
 
 export async function mount(root) {
-  let settings = JSON.parse(root.dataset.settings);
-  const shared = {
-    get: () => settings,
-    set: (changes) => {
-      settings = { ...settings, ...changes };
-    },
-    onChange: () => {},
-  };
-  const host = siteHost(root);
-  const open = (onProgress) => openEngine(host, onProgress);
-  const end = await start(root, root.dataset.view, open, shared);
+  const { view } = root.dataset;
+  dress(root, view);
+  const end = await openChoice(root, siteHost(root), (...given) => show(view, ...given));
   focusInside(root);
   return end;
 }
@@ -110,7 +92,14 @@ function render({ model, el }) {
       ends.push(() => model.off("change:settings", heard));
     },
   };
-  const begin = async (open) => ends.push(await start(root, model.get("view"), open, shared));
+  const name = model.get("view");
+  const begin = async (open) => {
+    dress(root, name);
+    const wait = waiting(root);
+    const engine = await untilLoaded(wait, { open }, shared.get().draft, () => true);
+    root.replaceChildren();
+    ends.push(show(name, root, engine, shared));
+  };
   const press = root.querySelector(".ft-live-start");
   const host = kernelHost(model);
   press?.addEventListener(
@@ -132,5 +121,5 @@ function render({ model, el }) {
   return () => ends.forEach((end) => end());
 }
 
-export { openEngine, siteHost };
+export { openEngine, openRealEngine, siteHost };
 export default { render };

@@ -46,14 +46,16 @@ _LEVELS = (0.5, 1, 2, 4, 8)  # bits: where the colour of a loss changes, as in v
 def framed(figure: str, draft: str | None = None, model: str = "target") -> str:
     """Return a still figure (HTML that says in words what it shows) with the button below it.
 
-    The button says what it loads: the target, and a draft if there is one. Without a script there
-    is no button: it would do nothing. Nor is there one for a model that only a kernel runs.
+    The button says what it loads: the target, and a draft if there is one, or the real model.
+    Without a script there is no button: it would do nothing. Nor is there one for the real model
+    where the site does not carry it.
     """
     if model != "target":
-        return (
-            f'<figure class="ft-live-still">{figure}</figure><div class="ft-live-try">'
+        ending = real_button("Try it here") or (
+            '<div class="ft-live-try">'
             "<span>SmolLM2 answers in JupyterLab, where the kernel runs it.</span></div>"
         )
+        return f'<figure class="ft-live-still">{figure}</figure>{ending}'
     names = [*assets.TARGET, *(assets.DRAFTS[draft] if draft else ())]
     size = sum(assets.manifest()[name]["packed_bytes"] for name in names) / 1e6
     return (
@@ -61,6 +63,18 @@ def framed(figure: str, draft: str | None = None, model: str = "target") -> str:
         '<button type="button" class="ft-live-start">Try it: type your own text</button>'
         f"<span>Loads the model, {size:.1f} MB, once. It then runs here, in your browser.</span>"
         "</div>"
+    )
+
+
+def real_button(label: str) -> str:
+    """Return the button that loads the real model into a page; "" where the site lacks it."""
+    file = assets.real_file()
+    if file is None:
+        return ""
+    return (
+        '<div class="ft-live-try"><button type="button" class="ft-live-start">'
+        f"{label}: {file.stat().st_size / 1e6:.0f} MB, once</button>"
+        "<span>SmolLM2 then runs in your browser. What you type stays there.</span></div>"
     )
 
 

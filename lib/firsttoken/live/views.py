@@ -3,7 +3,7 @@
 import html
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from numbers import Real
 from typing import Any
@@ -45,10 +45,15 @@ if __name__ == "__main__":
 """
 
 
+# What a model that knows English begins with: in the page and here.
+_ENGLISH = json.loads(files("firsttoken").joinpath("live/english.json").read_text("utf-8"))
+
+
 class View(anywidget.AnyWidget):
     """A view of a model at work, and what the reader has done in it.
 
     The page runs the shipped pair by itself; SmolLM2 (`model="smollm2"`) answers from the kernel.
+    On the website the page runs both, if the site carries SmolLM2.
 
     `text` is what stands in its text field, `settings` all that can be set, by name; both change
     when the reader changes them, and setting them changes the view.
@@ -130,8 +135,13 @@ class View(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         if _on_site():
-            return {"text/html": site_html(self.view, self.settings, self.still)}
+            return {"text/html": self.on_site()}
         return super()._repr_mimebundle_(**options)
+
+    def on_site(self, still: str | None = None) -> str:
+        """Return the view for the website; `still` is shown at first, if it is not its own."""
+        shown = self.still if still is None else still
+        return site_html(self.view, self.settings, shown, self._model)
 
     def _answer(self, _widget: Any, message: Mapping[str, Any], _buffers: Any) -> None:
         """Send a file that the page asks for, in pieces, so that it can show how far it is.
@@ -147,6 +157,17 @@ class View(anywidget.AnyWidget):
         for index, piece in enumerate(pieces):
             about = {"kind": "piece", "name": message["name"], "index": index, "n": len(pieces)}
             self.send(about, buffers=[piece])
+
+
+def _first(view: str, model: str, **given: tuple[Any, Any]) -> dict[str, Any]:
+    """Return by name what is given or else, as (given, first), what the target begins with.
+
+    Another model begins with what english.json says.
+    """
+    own = {name: first for name, (_, first) in given.items()}
+    if model == "smollm2":
+        own = _ENGLISH[view]
+    return {name: own[name] if value is None else value for name, (value, _) in given.items()}
 
 
 def _arch(model: str) -> Architecture:
@@ -202,20 +223,34 @@ def _check_within(name: str, value: Any, low: float, high: float) -> None:
         raise ValueError(f"{name} must lie within {low} … {high}, got {value}")
 
 
-def site_html(view: str, settings: Mapping[str, Any], still: str) -> str:
+def site_html(
+    view: str,
+    settings: Mapping[str, Any],
+    still: str,
+    model: str = "target",
+    styles: Sequence[str] = ("loader",),
+) -> str:
     """Return a view for the website: the still figure, and the few lines that bring it to life."""
-    loader = files("firsttoken").joinpath("live/loader.js").read_text("utf-8")
-    style = files("firsttoken").joinpath("live/loader.css").read_text("utf-8")
+    live = files("firsttoken").joinpath("live")
+    loader = live.joinpath("loader.js").read_text("utf-8")
+    style = "".join(live.joinpath(f"{name}.css").read_text("utf-8") for name in styles)
+    root = site_root(view, settings, still, model)
+    return f"{root}<style>{style}</style><script>{loader}</script>"
+
+
+def site_root(view: str, settings: Mapping[str, Any], still: str, model: str = "target") -> str:
+    """Return a view for a page of the website that has another one: its element alone."""
     given = html.escape(json.dumps(settings), quote=True)
+    real = "" if model == "target" else ' data-model="real"'
+    chat = " ft-chat" if view == "chat" else ""
     return (
-        f'<div class="ft-live" data-view="{view}" data-settings="{given}" '
+        f'<div class="ft-live{chat}" data-view="{view}"{real} data-settings="{given}" '
         f'data-assets="_static/live/{assets.version()}/">{still}</div>'
-        f"<style>{style}</style><script>{loader}</script>"
     )
 
 
 def next_token(
-    text: str = "def ",
+    text: str | None = None,
     *,
     temperature: float = 1.0,
     top_k: int = 0,
@@ -231,7 +266,7 @@ def next_token(
     A press on a token appends it; the model goes on writing by itself, `max_tokens` at a time. The
     settings are those of `SamplingParams`, as far as the sliders reach, and with the same seed
     `generate` writes the same text. `model` is the shipped "target", or "smollm2": a real model,
-    once it is installed, that the kernel runs.
+    once it is installed, that the kernel runs. Without a text, each begins with one of its own.
 
     Units:  top_k, max_tokens in tokens; top_p, min_p: probability
     Raises: ValueError that names the argument: no text, a temperature outside 0 … 2, a top_k
@@ -243,7 +278,7 @@ def next_token(
     40
     """
     settings = {
-        "text": text,
+        "text": _first("next_token", model, text=(text, "def "))["text"],
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
@@ -256,18 +291,18 @@ def next_token(
 
 
 def inside(
-    text: str = PROGRAM,
+    text: str | None = None,
     *,
-    layer: int = 5,
-    head: int = 3,
+    layer: int | None = None,
+    head: int | None = None,
     silenced: Iterable[tuple[int, int]] = (),
     model: str = "target",
 ) -> View:
     """Show what a head reads, and what becomes of the next token when heads are silent.
 
     Layers and heads are counted from 0, as in `firsttoken.inspection`; the reader sees them counted
-    from 1. At first, layer 5 and head 3 of the shipped target: the head that copies. `model` as in
-    `next_token`.
+    from 1. At first, layer 5 and head 3 of the shipped target: the head that copies. `model` and
+    what it begins with as in `next_token`.
 
     Raises: ValueError that names the argument: no text, a layer or head that the model has not,
             another model; as `load_model`.
@@ -276,6 +311,8 @@ def inside(
     [[3, 4]]
     """
     silenced = list(silenced)
+    begins = _first("inside", model, text=(text, PROGRAM), layer=(layer, 5), head=(head, 3))
+    text, layer, head = begins.values()
     for name, value in [("layer", layer), ("head", head), ("silenced", silenced)]:
         _check_setting(name, value, model)
     settings = {
@@ -288,7 +325,7 @@ def inside(
 
 
 def cache(
-    text: str = READ_LINES,
+    text: str | None = None,
     *,
     use_cache: bool = True,
     max_tokens: int = 200,
@@ -298,15 +335,15 @@ def cache(
 ) -> View:
     """Show keys and values filling while the model writes, with a switch that turns them off.
 
-    `generate(model, view.ids, view.params, use_cache)` writes the same text. `model` as in
-    `next_token`.
+    `generate(model, view.ids, view.params, use_cache)` writes the same text. `model` and its first
+    text as in `next_token`.
 
     Raises: ValueError that names the argument: no text, use_cache neither True nor False,
             max_tokens outside 1 … 500, a temperature outside 0 … 2, a negative seed, another model;
             as `load_model`.
     """
     settings = {
-        "text": text,
+        "text": _first("cache", model, text=(text, READ_LINES))["text"],
         "use_cache": use_cache,
         "max_tokens": max_tokens,
         "temperature": temperature,
@@ -318,7 +355,7 @@ def cache(
 
 
 def speculation(
-    text: str = READ_LINES,
+    text: str | None = None,
     *,
     draft: str | None = None,
     gamma: int = 4,
@@ -338,7 +375,8 @@ def speculation(
     - "eagle_draft": `EagleDraft(target)`.
 
     `speculative_generate(target, stills.draft_of(draft), view.ids, view.params, gamma)` writes the
-    same text. `model` as in `next_token`; for "smollm2" the suffix automaton guesses, no other.
+    same text. `model` and its first text as in `next_token`; for "smollm2" the suffix automaton
+    guesses, no other.
 
     Raises: ValueError that names the argument: no text, a draft of another name, a gamma outside
             1 … 8, a temperature outside 0 … 2, a negative seed, max_tokens outside 1 … 500, another
@@ -346,7 +384,7 @@ def speculation(
     """
     _arch(model)  # or nothing says which drafts there are
     settings = {
-        "text": text,
+        "text": _first("speculation", model, text=(text, READ_LINES))["text"],
         "draft": next(iter(_drafts(model))) if draft is None else draft,
         "gamma": gamma,
         "temperature": temperature,

@@ -26,7 +26,8 @@ function points(change) {
 
 // A row for each layer, a column for each head, and beside each layer what the model would say if
 // it ended there. Heads that were tried show what they change for the token `piece`: `changes` are
-// {before, after} by the head's number.
+// {before, after} by the head's number. If there are `sinks`, by the same number, heads show these
+// instead: the share that goes to the start of the text.
 export function headTable(arch, onFlip) {
   const buttons = [];
   const words = [];
@@ -57,14 +58,13 @@ export function headTable(arch, onFlip) {
     make("th", { scope: "col", class: "ft-said" }, "would say"),
   );
   const token = make("span");
+  const meaning = make("span");
   const caption = make(
     "caption",
     {},
-    "A row for each layer, a column for each head: press one to silence it. Its number: by how many " +
-      "percentage points ",
-    token,
-    " changes with that head alone silent. On the right, what the model would say if that layer " +
-      "were its last.",
+    "A row for each layer, a column for each head: press one to silence it. Its number: ",
+    meaning,
+    " On the right, what the model would say if that layer were its last.",
   );
   const element = make(
     "table",
@@ -77,8 +77,13 @@ export function headTable(arch, onFlip) {
   roving.enter(buttons[0]);
   return {
     element,
-    draw: ({ layer, head, silenced, layers, changes, piece }) => {
+    draw: ({ layer, head, silenced, layers, changes, piece, sinks }) => {
       token.replaceChildren(code(piece));
+      meaning.replaceChildren(
+        ...(sinks
+          ? ["how many percent it takes from the start of the text, on average."]
+          : ["by how many percentage points ", token, " changes with that head alone silent."]),
+      );
       const sizes = Array.from(changes.values(), (change) => Math.abs(difference(change)));
       const most = Math.max(FULL, ...sizes);
       buttons.forEach((press, index) => {
@@ -87,13 +92,24 @@ export function headTable(arch, onFlip) {
         press.setAttribute("aria-pressed", String(isSilent({ silenced }, at, number)));
         press.classList.toggle("ft-looked", at === layer && number === head);
         const name = `Silence ${inLine({ layer: at, head: number })}`;
-        drawChange(press, name, changes.get(index), most, piece);
+        press.classList.toggle("ft-sink", Boolean(sinks));
+        if (sinks) drawSink(press, name, sinks[index]);
+        else drawChange(press, name, changes.get(index), most, piece);
       });
       layers.forEach(({ piece, p }, index) => {
         words[index].replaceChildren(code(piece), ` ${share(p)}`);
       });
     },
   };
+}
+
+function drawSink(press, name, p) {
+  const label = `${name}: ${share(p)} from the start`;
+  press.setAttribute("aria-label", label);
+  press.title = label;
+  press.textContent = Math.round(100 * p);
+  press.classList.remove("ft-rises");
+  press.style.setProperty("--change", p.toFixed(3));
 }
 
 function drawChange(press, name, change, most, piece) {

@@ -13,6 +13,7 @@ import {
   spoken,
   status,
   textField,
+  toggle,
   tokenSpan,
 } from "./parts.js";
 import { rove } from "./rove.js";
@@ -21,6 +22,7 @@ const MOST_TOKENS = 96;
 const TYPING_MS = 120; // between two keys of a fast writer
 const NAMED = 3; // tokens, or heads, that a sentence names
 const TRY_ALL = "Try every head";
+const MANY_LAYERS = 12; // in a model with more, whose heads are many, the sinks are seen first
 
 export function inside(root, engine, shared) {
   const arch = engine.arch("target");
@@ -31,6 +33,7 @@ export function inside(root, engine, shared) {
   let watched; // the id of the next token whose probability is told; undefined: the likeliest
   let tried = new Map(); // a head's number, to the probabilities [V] with that head alone silent
   let trial; // the engine's job while every head is tried
+  let showsSinks = arch.n_layers > MANY_LAYERS; // in the table, if all heads are known
   let ended = false;
 
   const field = textField("Your text", settings.text, (text) => {
@@ -63,6 +66,10 @@ export function inside(root, engine, shared) {
     wait();
   });
   const every = button(TRY_ALL, () => (trial ? trial.stop() : tryAll()));
+  const sinkSwitch = toggle("Sinks", showsSinks, (on) => {
+    showsSinks = on;
+    paint();
+  });
   const heads = headTable(arch, flip);
   const found = make("p", { class: "ft-found" });
   const effect = make("p", { class: "ft-effect" });
@@ -80,7 +87,7 @@ export function inside(root, engine, shared) {
     cut,
     make(
       "div",
-      { class: arch.n_layers > 12 ? "ft-inside ft-many" : "ft-inside" },
+      { class: arch.n_layers > MANY_LAYERS ? "ft-inside ft-many" : "ft-inside" },
       make(
         "div",
         { class: "ft-reads" },
@@ -91,7 +98,7 @@ export function inside(root, engine, shared) {
       make(
         "div",
         { class: "ft-silence" },
-        make("div", { class: "ft-row" }, silence, restore, every),
+        make("div", { class: "ft-row" }, silence, restore, every, sinkSwitch.element),
         effect,
         heads.element,
         found,
@@ -104,20 +111,28 @@ export function inside(root, engine, shared) {
   // The head that is looked at: of an answer that brought one head only, that one.
   const looked = () => seen.only || settings;
 
-  const paint = painter(() => {
+  const draw = () => {
     if (!seen || ended) return;
     const n = seen.pieces.length;
     const from = Math.min(reader ?? n - 1, n - 1);
     const shares = rowsOf(seen, looked());
     tokens.draw({ shares: shares[from], reader: from, pointed, name: headName(looked()) });
     map.draw({ rows: shares, reader: from, name: headName(looked()) });
-    heads.draw({ ...settings, layers: seen.layers, changes: changes(), piece: followed().piece });
+    heads.draw({
+      ...settings,
+      layers: seen.layers,
+      changes: changes(),
+      piece: followed().piece,
+      sinks: showsSinks && seen.sinks,
+    });
+    sinkSwitch.element.hidden = !seen.sinks;
     const silent = isSilent(settings, settings.layer, settings.head);
     silence.textContent = `${silent ? "Restore" : "Silence"} ${inLine(settings)}`;
     restore.disabled = settings.silenced.length === 0;
     drawNext();
     drawFound();
-  });
+  };
+  const paint = painter(draw);
 
   function drawNext() {
     // Without silent heads there is one probability, not two that are equal.
@@ -129,7 +144,8 @@ export function inside(root, engine, shared) {
   function drawFound() {
     const known = changes();
     const [n, all] = [known.size, arch.n_layers * arch.n_heads];
-    if (trial) found.replaceChildren(`Trying: ${n} of ${all} heads so far.`);
+    if (showsSinks && seen.sinks) found.replaceChildren(sinksOf(seen.sinks));
+    else if (trial) found.replaceChildren(`Trying: ${n} of ${all} heads so far.`);
     else if (n === all) found.replaceChildren(...largestOf(known, followed(), arch));
     else found.replaceChildren(n ? `${n} of ${all} heads tried.` : "");
   }
@@ -165,8 +181,7 @@ export function inside(root, engine, shared) {
 
   function watch({ id }) {
     watched = id;
-    paint();
-    drawNext();
+    draw();
     say();
   }
 
@@ -217,6 +232,7 @@ export function inside(root, engine, shared) {
   function show(answer) {
     const same = seen?.ids.join() === answer.ids.join();
     seen = { ...answer, arch };
+    seen.sinks = !seen.only && seen.pieces.length > 1 && sharesOfStart(seen);
     if (!same) {
       pointed = undefined;
       watched = undefined;
@@ -260,6 +276,8 @@ export function inside(root, engine, shared) {
     ]);
     const mine = tryHeads(all);
     trial = mine;
+    showsSinks = false;
+    sinkSwitch.set(false);
     every.textContent = "Stop";
     await mine.done;
     if (trial !== mine) return; // the text is another by now
@@ -306,6 +324,23 @@ function rowsOf({ attention, pieces, arch, only }, { layer, head }) {
   const n = pieces.length;
   const first = only ? 0 : (layer * arch.n_heads + head) * n * n;
   return pieces.map((_, row) => attention.subarray(first + row * n, first + (row + 1) * n));
+}
+
+// By a head's number, the share that its queries take from the start, on average; the start itself
+// can read nothing else.
+function sharesOfStart({ attention, pieces, arch }) {
+  const n = pieces.length;
+  return Float32Array.from({ length: arch.n_layers * arch.n_heads }, (_, number) => {
+    let sum = 0;
+    for (let row = 1; row < n; row += 1) sum += attention[(number * n + row) * n];
+    return sum / (n - 1);
+  });
+}
+
+function sinksOf(sinks) {
+  const mean = sinks.reduce((sum, p) => sum + p, 0) / sinks.length;
+  const n = sinks.filter((p) => p > 0.5).length;
+  return `${n} of ${sinks.length} heads take more than half from the start; on average it is ${share(mean)}.`;
 }
 
 function largest(shares, count) {

@@ -235,13 +235,14 @@ const INVISIBLE = {
 };
 
 // The text of a token with marks for what cannot be seen. In a flowing text a newline also breaks
-// the line.
+// the line, and a space may.
 export function pieceNodes(piece, { flowing = false } = {}) {
   if (piece === END) return [make("span", { class: "ft-special" }, "end of text")];
   return piece.split(/([ \n\t\r])/).flatMap((part) => {
     if (!INVISIBLE[part]) return part ? [part] : [];
     const mark = make("span", { class: "ft-invisible" }, INVISIBLE[part][0]);
-    return flowing && part === "\n" ? [mark, "\n"] : [mark];
+    if (flowing && part === "\n") return [mark, "\n"];
+    return flowing && part === " " ? [make("wbr"), mark] : [mark];
   });
 }
 
@@ -341,7 +342,6 @@ export function waiting(root) {
       bar.value = loaded;
       amount.textContent = `${(loaded / 1e6).toFixed(1)} of ${(total / 1e6).toFixed(1)} MB`;
     },
-    done: () => root.replaceChildren(),
     failed: (error, again) => {
       const words = make("span", { role: "alert" }, error.message);
       const tryAgain = () => {
@@ -359,6 +359,15 @@ export function waiting(root) {
 export function isFocusFree(root) {
   const { activeElement, body } = document;
   return activeElement === body || root.contains(activeElement);
+}
+
+// The button that had the focus is gone: typing goes on in the view. Where a finger points, a
+// keyboard on the screen would hide half of it, so there only the view itself is focused.
+export function focusInside(root) {
+  if (!isFocusFree(root)) return; // the reader is elsewhere by now
+  const finger = matchMedia("(pointer: coarse)").matches;
+  root.tabIndex = -1;
+  (finger ? root : root.querySelector("textarea")).focus({ preventScroll: true });
 }
 
 function newId() {

@@ -13,7 +13,9 @@ import {
 } from "./parts.js";
 import { rove } from "./rove.js";
 
-const MOST_BYTES = 65_536;
+const MOST_KB = 64;
+const MANY_LAYERS = 12; // a model with more reads some hundred tokens a second
+const MOST_KB_MANY = 8;
 const TYPING_MS = 350;
 const LATE_MS = 300; // what takes longer has a bar
 const CHUNK = 1500; // tokens that are laid out in one frame
@@ -26,6 +28,7 @@ const NOTHING = { ids: [], pieces: [], bits: [], n_bytes: 0 };
 
 export function surprise(root, engine, shared) {
   const arch = engine.arch("target");
+  const mostKb = arch.n_layers > MANY_LAYERS ? MOST_KB_MANY : MOST_KB;
   let settings = shared.get();
   let read; // the last answer of the engine
   let ended = false;
@@ -61,9 +64,9 @@ export function surprise(root, engine, shared) {
   );
 
   function take(text, ms = 0) {
-    const { kept, cut } = atMost(text);
+    const { kept, cut } = atMost(text, mostKb);
     if (cut) field.set(kept);
-    note.textContent = cut ? "The text is long: its first 64 KB are read." : "";
+    note.textContent = cut ? `The text is long: its first ${mostKb} KB are read.` : "";
     settings = { ...settings, text: kept };
     shared.set({ text: kept });
     wait(ms);
@@ -71,7 +74,7 @@ export function surprise(root, engine, shared) {
 
   async function takeFile(given) {
     try {
-      const text = await textOf(given);
+      const text = await textOf(given, mostKb);
       field.set(text);
       take(text);
     } catch (error) {
@@ -174,16 +177,16 @@ export function surprise(root, engine, shared) {
   };
 }
 
-// The first 64 KB of a text; a character that would be cut in two is left out.
-function atMost(text) {
+// The first KB of a text; a character that would be cut in two is left out.
+function atMost(text, kb) {
   const bytes = new TextEncoder().encode(text);
-  if (bytes.length <= MOST_BYTES) return { kept: text, cut: false };
-  const kept = new TextDecoder().decode(bytes.subarray(0, MOST_BYTES), { stream: true });
+  if (bytes.length <= 1024 * kb) return { kept: text, cut: false };
+  const kept = new TextDecoder().decode(bytes.subarray(0, 1024 * kb), { stream: true });
   return { kept, cut: true };
 }
 
-async function textOf(file) {
-  const part = await file.slice(0, MOST_BYTES + 4).arrayBuffer();
+async function textOf(file, kb) {
+  const part = await file.slice(0, 1024 * kb + 4).arrayBuffer();
   try {
     const text = new TextDecoder("utf-8", { fatal: true }).decode(part, {
       stream: file.size > part.byteLength,
@@ -231,13 +234,11 @@ function hint({ ids }) {
 }
 
 function compared({ ids, bits_per_byte }, packed, heldOut) {
-  const known = [
-    { name: "the model, on Python new to it", value: heldOut },
-    { name: "all bytes alike", value: ALL_ALIKE_BITS },
-  ];
+  const known = [{ name: "all bytes alike", value: ALL_ALIKE_BITS }];
+  if (heldOut) known.push({ name: "the model, on Python new to it", value: heldOut });
   if (packed) known.push({ name: "gzip and its header, on your text", value: packed });
   if (ids.length) known.push({ name: "the model, on your text", value: bits_per_byte, own: true });
-  return known.filter(({ value }) => value !== undefined).sort((a, b) => a.value - b.value);
+  return known.sort((a, b) => a.value - b.value);
 }
 
 // Named numbers as bars on one scale, whose end is the largest.
