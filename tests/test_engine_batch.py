@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firsttoken import paging
 from firsttoken.architectures import Architecture
 from firsttoken.attention import attention
 from firsttoken.engine import Engine, _PagedLlama
 from firsttoken.llama import Llama
 from firsttoken.paging import BlockPool, PagedBatch, PagedCache
+from firsttoken.paging.batch import _Group
 from firsttoken.sampling import SamplingParams
 from test_lora import ARCH as SMALL
 from test_lora import random_adapter, random_weights
@@ -84,15 +84,15 @@ def compare(texts, block_size, seed, window):
     np.testing.assert_array_equal(ours[0].cache.values, cache.values)
 
 
-def end_not_hidden(self, window):
-    """What is new is hidden in order, but not what lies beyond a shorter text."""
+def end_not_masked(self, window):
+    """What is new is masked in order, but not what lies beyond a shorter text."""
     end = self.positions[:, -1:]
-    place = np.arange(self.n_places)
-    return (place > self.positions) & (place <= end)
+    key = np.arange(self.n_keys)
+    return (key > self.positions) & (key <= end)
 
 
 def test_a_wrong_mask_is_noticed(monkeypatch):
-    monkeypatch.setattr(paging._Group, "hidden", end_not_hidden)
+    monkeypatch.setattr(_Group, "mask", end_not_masked)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         compare([(9, 3, False), (4, 3, False)], 2, 0, None)
 

@@ -12,7 +12,8 @@ from firsttoken.continuation import Continuation
 from firsttoken.engine import Engine
 from firsttoken.kv_cache import KVCache
 from firsttoken.llama import Llama, _Matrix
-from firsttoken.paging import BlockPool, _hash_block
+from firsttoken.paging import BlockPool
+from firsttoken.paging.pool import hash_block
 from firsttoken.quantization import quantize
 from firsttoken.rope import rope_frequencies
 
@@ -127,7 +128,7 @@ class BlindPool(BlockPool):
     def _hash_blocks(self, tokens: Sequence[int]) -> list[bytes]:
         size = self.block_size
         ends = range(size, len(tokens) + 1, size)
-        return [_hash_block(b"", list(tokens[end - size : end])) for end in ends]
+        return [hash_block(b"", list(tokens[end - size : end])) for end in ends]
 
 
 class AdapterBlindEngine(Engine):

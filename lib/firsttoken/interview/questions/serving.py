@@ -5,7 +5,6 @@ import math
 import numpy as np
 
 from firsttoken.batching import Request, StepRecord, simulate
-from firsttoken.fragmentation import last_block_waste
 from firsttoken.hardware import LINKS
 from firsttoken.interview.question import Choice, Explain, Number, Question
 from firsttoken.interview.questions.facts import (
@@ -19,7 +18,7 @@ from firsttoken.interview.questions.facts import (
 )
 from firsttoken.kv_cache import kv_cache_bytes, max_context
 from firsttoken.metrics import littles_law
-from firsttoken.paging import BlockPool
+from firsttoken.paging import BlockPool, last_block_waste
 from firsttoken.parallel import (
     all_reduce_bytes,
     kv_share,

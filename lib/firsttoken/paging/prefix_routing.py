@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from firsttoken.checks import check_count
-from firsttoken.paging import BlockPool
+from firsttoken.paging.pool import BlockPool
 
 Array = np.ndarray
 Length = int | Callable[[np.random.Generator], int]

@@ -1,4 +1,4 @@
-"""fragmentation: every slot is counted once, and the shares are those of the paper."""
+"""Fragmentation: every slot is counted once, and the shares are those of the paper."""
 
 import copy
 
@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firsttoken import fragmentation
-from firsttoken.fragmentation import RESERVATIONS, Waste, last_block_waste, memory_waste
+from firsttoken.paging import RESERVATIONS, Waste, fragmentation, last_block_waste, memory_waste
 
 
 @given(block_size=st.integers(1, 300), periods=st.integers(1, 5))

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from firsttoken.checks import check_count
-from firsttoken.paging import BlockPool, OutOfBlocks
+from firsttoken.paging.pool import BlockPool, OutOfBlocks
 
 Array = np.ndarray
 

@@ -1,16 +1,15 @@
-"""paging: lives of requests against a plain model, and attention through block tables."""
+"""Pool and cache: lives of requests against a plain model of both."""
 
 import copy
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from firsttoken.architectures import Architecture
-from firsttoken.attention import attention
-from firsttoken.paging import BlockPool, OutOfBlocks, PagedCache, Usage, paged_attention
+from firsttoken.paging import BlockPool, OutOfBlocks, PagedCache, Usage
 
 TOY = Architecture("toy", 2, 8, 1, 1, 1, 16, 32)  # two layers, one number per key and value
 
@@ -343,103 +342,6 @@ def test_tokens_that_are_no_integers_change_nothing(caching):
     assert vars(pool) == before
 
 
-# --- attention through block tables
-
-
-def scatter(rng, k, v, lengths, block_size):
-    """Put each sequence's tokens into blocks anywhere in a pool full of NaN."""
-    per_table = [-(-length // block_size) for length in lengths]
-    order = rng.permutation(sum(per_table) + 3).tolist()
-    tables = [[order.pop() for _ in range(n)] for n in per_table]
-    shape = (sum(per_table) + 3, k.shape[1], block_size, k.shape[3])
-    keys, values = np.full((2, *shape), np.nan)
-    for i, (table, length) in enumerate(zip(tables, lengths, strict=True)):
-        for position in range(length):
-            block, offset = table[position // block_size], position % block_size
-            keys[block, :, offset] = k[i, :, position]
-            values[block, :, offset] = v[i, :, position]
-    return keys, values, tables
-
-
-@st.composite
-def paged_cases(draw):
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    batch, n_kv_heads, group = (draw(st.integers(1, 3)) for _ in range(3))
-    head_dim, n_new = draw(st.sampled_from([1, 2, 8])), draw(st.integers(1, 5))
-    lengths = draw(st.lists(st.integers(n_new, 40), min_size=batch, max_size=batch))
-    q = 3 * rng.normal(size=(batch, group * n_kv_heads, n_new, head_dim))
-    k, v = 3 * rng.normal(size=(2, batch, n_kv_heads, max(lengths), head_dim))
-    block_size = draw(st.sampled_from([1, 2, 3, 16, 64]))
-    return q, k, v, lengths, scatter(rng, k, v, lengths, block_size)
-
-
-@given(case=paged_cases(), form=st.sampled_from(["gather", "merge"]), part=st.integers(1, 50))
-def test_paged_attention_equals_contiguous(case, form, part):
-    """Every length, block size and group; what is in no table and in empty slots is NaN."""
-    q, k, v, lengths, (keys, values, tables) = case
-    result = paged_attention(q, keys, values, tables, lengths, form, part)
-    for i, length in enumerate(lengths):
-        one = slice(i, i + 1)
-        expected = attention(q[one], k[one, :, :length], v[one, :, :length])
-        np.testing.assert_allclose(result[one], expected, rtol=1e-10, atol=1e-12)
-
-
-def test_large_scores_do_not_overflow():
-    q, k = np.full((1, 1, 1, 1), 1e3), np.arange(8.0).reshape(1, 1, 8, 1)
-    keys, values, tables = scatter(np.random.default_rng(0), k, k, [8], 2)
-    for form in ("gather", "merge"):
-        assert paged_attention(q, keys, values, tables, [8], form, part=2).item() == 7
-
-
-# --- what cannot be
-
-BLOCKS = np.zeros((2, 1, 4, 2))
-
-
-def attend(q=(1, 2, 1, 2), tables=((0,),), lengths=(3,), keys=BLOCKS, **kwargs):
-    return paged_attention(np.zeros(q), keys, BLOCKS, tables, lengths, **kwargs)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: BlockPool(4, 1.5), "block_size must be an integer of at least 1, got 1.5"),
-        (
-            lambda: PagedCache(TOY.replace(kv_source=[0, 0]), BlockPool(4, 4)),
-            "expected keys and values in every layer",
-        ),
-        (lambda: attend(q=(1, 2, 1, 3)), r"q \(1, 2, 1, 3\), keys"),
-        (lambda: attend(keys=np.zeros((3, 1, 4, 2))), "do not fit together"),  # fewer values
-        (lambda: attend(tables=()), "0 block_tables and 1 lengths, expected one per sequence: 1"),
-        (lambda: attend(q=(1, 2, 4, 2)), "lengths: 3 tokens, expected T = 4 to 4"),
-        (lambda: attend(tables=[[-1]]), r"block_tables: \[-1\], expected blocks in 0 … "),
-        (lambda: attend(form="copy"), "form must be 'gather' or 'merge', got 'copy'"),
-        (lambda: attend(part=0), "part must be an integer of at least 1, got 0"),
-    ],
-)
-def test_what_cannot_be(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
-def test_sequences_that_cannot_be():
-    pool = BlockPool(4, 2)
-    pool.allocate("a", [1, 2, 3])
-    cache = PagedCache(TOY, pool)
-    with pytest.raises(KeyError, match="unknown"):
-        cache.sequence("b")
-    with pytest.raises(ValueError, match="n_cached must lie in 0 … 3, got 4"):
-        cache.sequence("a", 4)
-    with pytest.raises(ValueError, match="has 3 tokens in the pool, 2 of them computed; 2 more"):
-        cache.sequence("a", 2).append(0, *np.ones((2, 1, 1, 2, 1)))
-    sequence = cache.sequence("a", 2)
-    for length in (3, -1, 1.0):
-        with pytest.raises(ValueError, match=r"length must (be an integer|lie in 0 … 2)"):
-            sequence.truncate(length)
-    assert (sequence.length, pool.n_tokens("a")) == (2, 3)
-    for shape in ((2, 1, 1, 1), (1, 2, 1, 1), (1, 1, 1, 2), (1, 1, 1)):
-        with pytest.raises(ValueError, match=r"must both be \(1, K, T, H\) with K 1, H 1"):
-            sequence.append(0, np.ones(shape), np.ones(shape))
-    for layer in (-1, 2):
-        with pytest.raises(ValueError, match=f"layer must lie in 0 … 1, got {layer}"):
-            sequence.keys(layer)
+def test_sizes_that_cannot_be():
+    with pytest.raises(ValueError, match="block_size must be an integer of at least 1"):
+        BlockPool(4, 1.5)

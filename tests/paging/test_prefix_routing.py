@@ -1,4 +1,4 @@
-"""prefix_routing: what a prefix cache must find of a chat, and who is sent where."""
+"""Prefix routing: what a prefix cache must find of a chat, and who is sent where."""
 
 from itertools import pairwise
 
@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firsttoken.paging import BlockPool
-from firsttoken.prefix_routing import Turn, chat_trace, replay
+from firsttoken.paging import BlockPool, Turn, chat_trace, replay
 
 
 def pools(n, n_blocks=2000, block_size=16):
