@@ -10,8 +10,11 @@ from firsttoken.paging import paged_attention
 
 
 def scatter(rng, k, v, lengths, block_size):
-    """Put each sequence's tokens into blocks anywhere in a pool full of NaN."""
-    per_table = [-(-length // block_size) for length in lengths]
+    """Put each sequence's tokens into blocks anywhere in a pool full of NaN.
+
+    Tables may name a block more than is needed yet, as where a place is taken for the next token.
+    """
+    per_table = [-(-length // block_size) + rng.integers(2) for length in lengths]
     order = rng.permutation(sum(per_table) + 3).tolist()
     tables = [[order.pop() for _ in range(n)] for n in per_table]
     shape = (sum(per_table) + 3, k.shape[1], block_size, k.shape[3])

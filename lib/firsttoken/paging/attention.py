@@ -67,11 +67,12 @@ def _merged_attention(
     n_kv_heads, block_size = keys.shape[1:3]
     rows = (query / math.sqrt(head_dim)).reshape(n_kv_heads, -1, head_dim)  # [K, G·T, H]
     keys = keys.swapaxes(2, 3)  # a view: [n_blocks, K, H, block_size]
+    table = table[: math.ceil(length / block_size)]  # there may be room for more already
     position = np.arange(length - n_new, length)[:, None]  # of each query
 
     mean = SoftmaxMean(rows.shape, rows.dtype)
     per_part = max(1, part // block_size)
-    for first in range(0, math.ceil(length / block_size), per_part):
+    for first in range(0, len(table), per_part):
         blocks = table[first : first + per_part]
         start, end = first * block_size, min((first + len(blocks)) * block_size, length)
         scores = np.concatenate([rows @ keys[block] for block in blocks], axis=-1)
