@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import joblib
 
-import test_batching
+from batching import test_sweeps
+from batching.test_sweeps import RATES, SETTINGS, SWEEP_SLO, single_runs, step_cost, sweep_trace
 from firsttoken.batching import sweep
-from test_batching import RATES, SETTINGS, SWEEP_SLO, single_runs, step_cost, sweep_trace
 
 
 def test_a_sweep_runs_unchanged_on_a_dask_cluster():
@@ -28,7 +29,7 @@ ON_RAY = """
 import joblib, ray
 from ray.util.joblib import register_ray
 from firsttoken.batching import sweep
-from test_batching import RATES, SETTINGS, SWEEP_SLO, single_runs, step_cost, sweep_trace
+from batching.test_sweeps import RATES, SETTINGS, SWEEP_SLO, single_runs, step_cost, sweep_trace
 
 ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
 register_ray()
@@ -43,7 +44,7 @@ def test_a_sweep_runs_unchanged_on_a_ray_cluster(tmp_path):
     # Ray starts no processes from a folder with a space in its name, and this clone may be in one.
     (tmp_path / "env").symlink_to(sys.prefix)
     command = [tmp_path / "env/bin/python", "-c", ON_RAY]
-    environment = {**os.environ, "PYTHONPATH": os.path.dirname(test_batching.__file__)}
+    environment = {**os.environ, "PYTHONPATH": str(Path(test_sweeps.__file__).parents[1])}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     # As it ends, Ray may say that a worker died.
     assert "equal" in done.stdout.splitlines(), done.stderr
