@@ -1,7 +1,8 @@
 """The token loop: predict, choose, append, until something says stop."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
@@ -175,7 +176,7 @@ def speculative_generate(
         n_guesses = len(proposal.tokens)
         logits = logits[-n_guesses - 1 :]  # [γ+1, V]
         request.note_prefill()
-        tokens = _check(request, logits, proposal)
+        tokens = check_proposal(request, logits, proposal)
         rounds.append(Round(n_guesses, len(tokens) - 1))
         kept = _kept(proposal, tokens)
         keep_path(cache, target.arch.n_layers, n_text, [n_text + i for i in kept])
@@ -237,8 +238,11 @@ def prompt_lookup(ids: Sequence[int], max_ngram: int, gamma: int) -> list[int]:
     return ids[place : place + gamma]
 
 
-def _check(request: Continuation, logits: Array, proposal: Proposal) -> list[int]:
-    """Return what the target's logits [γ+1, V] make of the guesses."""
+def check_proposal(request: Continuation, logits: Array, proposal: Proposal) -> list[int]:
+    """Return what the target makes of a proposal: the guesses that stay, and a token of its own.
+
+    Shapes: logits (γ+1, V), behind the text and behind each of γ guesses
+    """
     guesses, drawn_from, parents = proposal
     if request.params.temperature == 0:
         choices = request.scores(logits, guesses, parents).argmax(axis=-1).tolist()
@@ -249,6 +253,78 @@ def _check(request: Continuation, logits: Array, proposal: Proposal) -> list[int
     if parents is None:
         return verify(target, drawn_from, guesses, request.rng)
     return verify_tree(target, drawn_from, parents, guesses, request.rng)
+
+
+@dataclass
+class DraftedText:
+    """A text behind which a draft model guesses up to n tokens, with a cache of its own."""
+
+    request: Continuation
+    cache: Cache
+    n: int
+    tokens: list[int] = field(default_factory=list)
+    distributions: list[Array] = field(default_factory=list)  # at temperature 0: none
+    error: Exception | None = None
+
+    @property
+    def unread(self) -> list[int]:
+        """What the cache lacks of the text and the guesses so far."""
+        return [*self.request.ids, *self.tokens][self.cache.length :]
+
+    def add(self, logits: Array, min_confidence: float) -> bool:
+        """Guess one token more; say whether another may follow it."""
+        try:
+            chances = self._guess(logits)
+            if len(self.tokens) == self.n or self.request.ended_by(self.tokens):
+                return False
+        except Exception as error:  # no token may follow
+            self.error = error
+            return False
+        if not min_confidence:
+            return True
+        chances = softmax(logits) if chances is None else chances
+        return not chances[self.tokens[-1]] < min_confidence
+
+    def proposal(self) -> Proposal:
+        """Return the guesses so far."""
+        rows = self.distributions
+        return Proposal(self.tokens, np.stack(rows) if rows else None)
+
+    def _guess(self, logits: Array) -> Array | None:
+        """Add a token; return the distribution that it was drawn from, None at temperature 0."""
+        if self.request.params.temperature == 0:
+            self.tokens.append(self.request.choose(logits, self.tokens))
+            return None
+        chances = self.request.distributions(logits[None], self.tokens)[0]
+        self.distributions.append(chances)
+        self.tokens.append(int(draw(chances, self.request.rng)))
+        return chances
+
+
+def draft_together(
+    forward: Callable[[list[list[int]], list[Cache]], Iterable[Array]],
+    texts: Sequence[DraftedText],
+    min_confidence: float = 0.0,
+) -> list[Proposal | Exception]:
+    """Guess for several texts: each pass of a draft model brings one token more for each.
+
+    `forward` is the pass, as `Model.forward_ragged`; what it raises is raised. A cache first
+    forgets what was rejected of the last guesses. A text is done when it has its n guesses, when it
+    has come to its end, and behind a token that the draft gave a probability below `min_confidence`
+    (at temperature 0: that of temperature 1). Where no token may follow a text, the error stands in
+    place of its proposal.
+    """
+    for text in texts:
+        text.cache.truncate(min(text.cache.length, len(text.request.ids) - 1))
+    going = [text for text in texts if text.n > 0]
+    while going:
+        logits = forward([text.unread for text in going], [text.cache for text in going])
+        going = [
+            text
+            for text, after in zip(going, logits, strict=True)
+            if text.add(np.asarray(after)[-1], min_confidence)
+        ]
+    return [text.error or text.proposal() for text in texts]
 
 
 def _kept(proposal: Proposal, tokens: list[int]) -> list[int]:
@@ -304,25 +380,14 @@ class _ModelDraft:
 
     def propose(self, request: Continuation, n: int) -> Proposal:
         """Return up to n tokens, and the distributions they were drawn from; greedy ones: None."""
-        # What was rejected of the last proposal is forgotten.
-        self._cache.truncate(min(self._cache.length, len(request.ids) - 1))
-        drafted: list[int] = []
-        distributions: list[Array] = []
-        while len(drafted) < n and not (drafted and request.ended_by(drafted)):
-            unread = (request.ids + drafted)[self._cache.length :]
-            logits = np.asarray(self._model([unread], self._cache))[0, -1]
-            greedy = request.params.temperature == 0
-            if greedy:
-                token = request.choose(logits, drafted)
-            else:
-                distributions.append(request.distributions(logits[None], drafted)[0])
-                token = int(draw(distributions[-1], request.rng))
-            drafted.append(token)
-            if self._min_confidence:
-                chances = softmax(logits) if greedy else distributions[-1]
-                if chances[token] < self._min_confidence:
-                    break
-        return Proposal(drafted, np.stack(distributions) if distributions else None)
+        text = DraftedText(request, self._cache, n)
+        (proposal,) = draft_together(self._forward, [text], self._min_confidence)
+        if isinstance(proposal, Exception):
+            raise proposal
+        return proposal
+
+    def _forward(self, tokens: list[list[int]], caches: list[Cache]) -> Array:
+        return self._model(tokens, caches[0])
 
 
 class _GuessDraft:
