@@ -35,8 +35,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from firsttoken.batching import Request, simulate
-from firsttoken.engine import Engine, decision_margins
-from firsttoken.engine_cost import MeasuredCost, measure_cost
+from firsttoken.engine import Engine, MeasuredCost, decision_margins, measure_cost
 from firsttoken.generate import generate
 from firsttoken.llama import load_model
 from firsttoken.metrics import RequestTrace, summarize
@@ -51,7 +50,6 @@ MEASURED_CODE = code_digest(
         "chat",
         "continuation",
         "engine",
-        "engine_cost",
         "generate",
         "llama",
         "metrics",

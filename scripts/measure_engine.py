@@ -29,8 +29,14 @@ import numpy as np
 from tqdm import tqdm
 
 from firsttoken.batching import poisson_trace, simulate
-from firsttoken.engine import Engine, decision_margins, serve_trace
-from firsttoken.engine_cost import MeasuredCost, measure_cost, record_steps
+from firsttoken.engine import (
+    Engine,
+    MeasuredCost,
+    decision_margins,
+    measure_cost,
+    record_steps,
+    serve_trace,
+)
 from firsttoken.generate import generate
 from firsttoken.llama import load_model
 from firsttoken.metrics import RequestTrace, summarize
@@ -45,7 +51,6 @@ MEASURED_CODE = code_digest(
         "attention",
         "batching",
         "engine",
-        "engine_cost",
         "generate",
         "kv_cache",
         "llama",

@@ -14,6 +14,7 @@ from functools import partial
 import httpx
 import uvicorn
 
+from engine.chain import Chain
 from firsttoken.architectures import Architecture
 from firsttoken.engine import Engine
 from firsttoken.server.app import ServerSettings, create_app
@@ -21,7 +22,6 @@ from firsttoken.server.engine_client import EngineClient
 from firsttoken.server.engine_process import connected, engine_process, run_engine
 from firsttoken.server.protocol import uvicorn_config
 from firsttoken.tokenizer import tokenizer
-from test_engine import Chain
 
 WORDS = tokenizer()
 NAME = "first-token"

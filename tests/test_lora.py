@@ -21,7 +21,7 @@ from firsttoken.tokenizer import tokenizer
 
 MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 ARCH = Architecture("small", 2, 24, 4, 2, 6, 40, 50, tied_embeddings=True, max_context=64)
-ROUNDING = 1e-4  # as in test_engine: what is decided by more is decided alike
+ROUNDING = 1e-4  # as in tests/engine: what is decided by more is decided alike
 
 
 def full_name(layer, matrix):

@@ -181,7 +181,7 @@ def test_a_report_that_cannot_travel_turns_health_red(surprise):
         other = threading.Thread(target=served.post, kwargs=LONG)
         other.start()
         eventually(lambda: served.front.stats.running)
-        served.engine.told = lambda request_id: [surprise]
+        served.engine.logprobs = lambda request_id: [surprise]
         got = served.post(prompt="a", stream=True, logprobs=1)
         assert "engine_down" in got.text and "[DONE]" not in got.text
         other.join(120)

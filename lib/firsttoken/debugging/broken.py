@@ -136,7 +136,7 @@ class AdapterBlindEngine(Engine):
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
-        self._first_ids = dict.fromkeys(self._first_ids, 0)
+        self._blocks.offsets = dict.fromkeys(self._blocks.offsets, 0)
 
 
 class OneDiceEngine(Engine):
@@ -144,8 +144,8 @@ class OneDiceEngine(Engine):
 
     _dice: np.random.Generator | None = None
 
-    def _text(self, *arguments: Any, **options: Any) -> Continuation:
-        text = super()._text(*arguments, **options)
+    def _continuation(self, *arguments: Any) -> Continuation:
+        text = super()._continuation(*arguments)
         self._dice = self._dice or text.rng
         text.rng = self._dice
         return text

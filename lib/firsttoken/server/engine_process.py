@@ -126,9 +126,9 @@ class _Loop:
         self._places: dict[int, _Place] = {}  # of answers under way, by the engine's id
         self._news: list[News] = []
         self._step: StepRecord | None = None
-        words = engine.tokenizer
-        assert words is not None
-        tokens = [words.token_bytes(i) for i in range(words.vocab_size)]
+        tokenizer = engine.tokenizer
+        assert tokenizer is not None
+        tokens = [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)]
         # A vocabulary may be padded: rows of the model that stand for no token, and no text.
         tokens += [b""] * (engine.model.arch.vocab_size - len(tokens))
 
@@ -182,8 +182,8 @@ class _Loop:
 
     def _submit_ask(self, flight: int, ask: Ask, first: int) -> Sequence[int]:
         def listen(i: int, token: int) -> None:
-            told = None if ask.logprobs is None else self._engine.told(ids[i])[-1]
-            self._news.append(TokenNews(flight, first + i, token, told))
+            logprobs = None if ask.logprobs is None else self._engine.logprobs(ids[i])[-1]
+            self._news.append(TokenNews(flight, first + i, token, logprobs))
 
         ids = self._engine.submit_many(
             ask.prompt_ids,

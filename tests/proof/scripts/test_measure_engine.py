@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from firsttoken.batching import Request
-from firsttoken.engine_cost import MeasuredCost
+from firsttoken.engine import MeasuredCost
 from firsttoken.llama import load_model
 
 ROOT = Path(__file__).parents[3]

@@ -1,4 +1,4 @@
-"""engine_cost: the fit finds the rates that made the times, and without negatives the best."""
+"""cost: the fit finds the rates that made the times, and without negatives the best."""
 
 from itertools import combinations
 
@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firsttoken.batching import StepRecord
-from firsttoken.engine import Engine
-from firsttoken.engine_cost import MeasuredCost, fit_cost, measure_cost, record_steps
+from firsttoken.engine import Engine, MeasuredCost, fit_cost, measure_cost, record_steps
 from firsttoken.llama import load_model
 from firsttoken.sampling import SamplingParams
 
@@ -98,7 +97,7 @@ def test_a_measured_cost_is_that_of_all_rounds(monkeypatch):
             self.clock_s += disturbed * (0.001 * more.get("computed_tokens", 0))
             self.clock_s += disturbed * 0.005 * more.get("steps", 0)
 
-    monkeypatch.setattr("firsttoken.engine_cost.Engine", Timed)
+    monkeypatch.setattr("firsttoken.engine.cost.Engine", Timed)
     cost = measure_cost(
         load_model("draft"), max_batch=3, token_budget=9, n_prompt=12, n_output=8, rounds=3
     )
@@ -134,7 +133,7 @@ def counted(monkeypatch):
             made.append(Counted(*args))
             return made[-1]
 
-        monkeypatch.setattr("firsttoken.engine_cost.Engine", engine)
+        monkeypatch.setattr("firsttoken.engine.cost.Engine", engine)
         measure_cost(load_model("draft"), **options)
         return made
 

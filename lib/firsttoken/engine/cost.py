@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from firsttoken.batching import StepRecord
-from firsttoken.engine import Engine
+from firsttoken.engine.engine import Engine
 from firsttoken.protocols import Model
 from firsttoken.sampling import SamplingParams
 
@@ -64,7 +64,7 @@ def record_steps(engine: Engine) -> list[tuple[list[tuple[int, int]], list[int],
         prefills = [(new, before) for _, new, before in record.prefills]
         decodes = []
         for request_id in record.decodes:
-            new, attended = engine._n_new[request_id], engine._attended[request_id]
+            new, attended = engine.last_pass[request_id]
             if new == 1:
                 decodes.append(attended)
             else:  # a check of guesses costs what a piece of a prompt does
