@@ -1,9 +1,8 @@
 """Many requests on one model: continuous batching over a paged cache.
 
-`Engine.submit` makes a prompt a request (`requests`) and puts it into the queue (`scheduler`).
-A step: the scheduler picks who runs and gets them blocks of the pool (`blocks`), those that decode
-draft tokens (`drafting`), one pass of the model reads what is new of all of them (`forward`).
-Its logits become tokens (`sampler`), until a request is done: `Engine.step` returns its `Answer`.
+`Engine.submit` makes a prompt a request (`requests`) in the queue. A step lets requests draft
+(`drafting`), picks who runs (`scheduler`), with blocks of the pool (`blocks`), and reads all new
+tokens in one pass (`forward`). Logits become tokens (`sampler`), and those at last an `Answer`.
 
 Around it, `replay` sends a trace in real time, and `cost` fits what steps take, for the simulator.
 """

@@ -180,10 +180,9 @@ class Engine:
         """Put a request into the queue; return its id. Options are those of `generate`, and more.
 
         A request with a lower `priority` goes first. One that is not done within `deadline_s` ends
-        with what it has, before the next step. `logprobs` is for how many of the likeliest tokens
-        the answer holds log-probabilities, besides that of each token (None: for none). `adapter`
-        names one of the engine's; None is the base. A callback may submit and abort, but not call
-        `step`.
+        with what it has, before the next step. With `logprobs` the answer has the log-probability
+        of each token, and of so many of the likeliest ones beside it. `adapter` names one of the
+        engine's; None is the base. A callback may submit and abort, but not call `step`.
 
         Units:  seconds from now
         Raises: ValueError as `generate`, for a text that may grow beyond the whole pool (nothing
@@ -239,7 +238,7 @@ class Engine:
     def logprobs(self, request_id: int) -> Sequence[TokenLogprobs]:
         """Return the log-probabilities of the tokens that a request has got up to now.
 
-        A callback finds its token's at the end.
+        In a callback, the last are those of its token.
 
         Raises: KeyError for a request that is unknown or has ended.
         """
