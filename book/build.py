@@ -42,8 +42,9 @@ PYODIDE = (
     *("python_stdlib.zip", "pyodide-lock.json"),
 )
 FORMULAS = (
-    *("__init__.py", "architectures", "calculator.py", "checks.py", "hardware.py", "kv_cache.py"),
-    *("parallel", "roofline.py", "throughput.py", "units.py"),
+    *("__init__.py", "architectures", "calculator.py", "checks.py", "hardware.py"),
+    *("kv_cache/__init__.py", "kv_cache/sizes.py", "parallel", "roofline.py", "throughput.py"),
+    "units.py",
 )
 
 

@@ -25,7 +25,7 @@ from firsttoken.architectures.layers import LatentAttention, Layer
 from firsttoken.architectures.released import RELEASED
 from firsttoken.checks import check_count
 from firsttoken.hardware import ACCELERATORS, Accelerator
-from firsttoken.kv_cache import kv_cache_bytes, max_batch, max_context, state_bytes
+from firsttoken.kv_cache.sizes import kv_cache_bytes, max_batch, max_context, state_bytes
 from firsttoken.parallel import tensor_parallel_prefill, tensor_parallel_step
 from firsttoken.roofline import model_cost
 from firsttoken.throughput import MODELS, Step, cost_per_million_tokens

@@ -12,7 +12,7 @@ from firsttoken.architectures.layers import (
 )
 from firsttoken.checks import check_count
 from firsttoken.hardware import Accelerator
-from firsttoken.kv_cache import state_bytes
+from firsttoken.kv_cache.sizes import state_bytes
 from firsttoken.units import bytes_per_element
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from firsttoken.architectures import Architecture
 from firsttoken.checks import check_count
 from firsttoken.hardware import Accelerator
-from firsttoken.kv_cache import kv_cache_bytes, state_bytes
+from firsttoken.kv_cache.sizes import kv_cache_bytes, state_bytes
 from firsttoken.roofline import Cost, model_cost
 from firsttoken.units import bytes_per_element
 

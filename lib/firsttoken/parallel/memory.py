@@ -20,7 +20,7 @@ from firsttoken.architectures.layers import (
     Recurrent,
 )
 from firsttoken.checks import check_count
-from firsttoken.kv_cache import kv_cache_bytes, state_bytes
+from firsttoken.kv_cache.sizes import kv_cache_bytes, state_bytes
 from firsttoken.units import bytes_per_element
 
 
