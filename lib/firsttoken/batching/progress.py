@@ -8,10 +8,10 @@ from firsttoken.batching.records import Request
 class Progress:
     """The tokens of each request, by its place in the list of all.
 
-    A request that decodes gets a token at the end of every step. So nothing is done for it while it
-    does: `start` notes its first step and, if nothing intervenes, its last, and `stop` writes the
-    times of all the steps between down. A guess that is kept (`keep`) is a token beside these, and
-    brings the last step one step nearer.
+    A request that decodes gets a token at the end of every step, so that single steps need no
+    bookkeeping: `start` notes its first step and, if nothing intervenes, its last, and `stop` adds
+    the times of all from first to last. A guess that is kept (`keep`) is one token more, and brings
+    the last step one step nearer.
 
     >>> progress = Progress([Request(0.0, 5, 2)])
     >>> progress.start(0)

@@ -41,8 +41,8 @@ class WaitingQueue:
         """Let a request wait: a new one, or one that was preempted."""
         client = self._clients[i]
         if client not in self._heaps:
-            # While a client has nothing to wait for, it saves nothing up for later: it comes back
-            # level with the one who got least.
+            # A client that returns is put level with the one who got least: being away earns no
+            # credit.
             least = min(self._computed[other] for other in self._heaps or [self._turn])
             self._computed[client] = max(self._computed[client], least)
             self._heaps[client] = []

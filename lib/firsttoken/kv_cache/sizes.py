@@ -79,14 +79,15 @@ def state_bytes(
 
 
 def crossover_tokens(arch: Architecture, dtype: str = "bf16") -> float:
-    """Return the context at which a twin keeps as much, whose recurrent layers are attention.
+    """Return the context at which recurrent states take as many bytes as keys and values would.
 
-    The twin's attention layers are like those that the model has. Infinite where no recurrent
-    layer stands in for attention: a layer that has both keeps both.
+    Those of attention layers like the model's own, one for each recurrent layer. In longer contexts
+    the states take less. Infinite where no recurrent layer stands in for attention: a layer that
+    has both keeps both.
 
     Holds:  at any batch, for a state in the model's own dtype. A cache of half the bits about
             doubles it.
-    Raises: ValueError for a model without attention, which has no twin.
+    Raises: ValueError for a model without attention layers to compare with.
     """
     if not arch.kv_layers:
         raise ValueError(f"{arch.name} has no attention layer to make a twin of")

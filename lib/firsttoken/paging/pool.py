@@ -100,9 +100,9 @@ class BlockPool:
         return len(self._empty) + len(self._cached)
 
     def allocate(self, request_id: Hashable, tokens: Sequence[int]) -> int:
-        """Give a new request blocks for its tokens; return how many of them are cached already.
+        """Give a new request blocks for its tokens; return how many of these are cached already.
 
-        All tokens may be: whoever wants the logits of the last one has to compute it again.
+        That may be all of them; who wants the logits of the last one computes it again.
         """
         self._check_new(request_id)
         if self.prefix_caching:  # else only their number counts
@@ -124,10 +124,10 @@ class BlockPool:
         return len(reused) * self.block_size
 
     def append(self, request_id: Hashable, token: int) -> tuple[int, int] | None:
-        """Add one token to a request; return (source, target) where a block must be copied first.
+        """Add one token to a request; return (source, target) if a block must be copied first.
 
-        That is where the token goes to a block that others hold, too (copy-on-write). The last
-        holder of a block writes in place.
+        It must where others hold the block that the token goes to (copy-on-write). The last holder
+        of a block writes in place.
         """
         request = self._request(request_id)
         token = operator.index(token)
@@ -212,7 +212,7 @@ class BlockPool:
         )
 
     def _n_wasted(self, request: _Request) -> int:
-        """Return how many slots of a request's last block hold no token, of nobody."""
+        """Return how many slots of a request's last block hold nobody's token."""
         nth, block = len(request.table) - 1, request.table[-1]
         sharing = [request]
         if self._n_holders[block] > 1:  # after a truncation another may hold more of it
@@ -251,7 +251,7 @@ class BlockPool:
         self._cached.pop(block, None)
 
     def _make_writable(self, request: _Request) -> tuple[int, int] | None:
-        """See that nobody else reads a request's last block; return the copy that this takes."""
+        """Make a request's last block its own; return (source, target) where this takes a copy."""
         block = request.table[-1]
         if self._n_holders[block] == 1:  # it was full, and a truncation has cut it short
             self._unregister(block)
