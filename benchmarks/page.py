@@ -47,6 +47,7 @@ from firsttoken.tokenizer import tokenizer
 MEASURED_CODE = code_digest(
     [
         "attention",
+        "chat",
         "kv_cache",
         "llama",
         "rope",
