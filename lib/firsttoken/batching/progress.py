@@ -48,9 +48,10 @@ class Progress:
         self._leaving[self._last_step[i]].remove(i)
         self.stop(i)
 
-    def n_missing(self, i: int) -> int:
-        """Return how many tokens a request lacks beside that of the step that ends next."""
-        return self._last_step[i] - len(self._step_ends)
+    def n_missing(self, decoding: Sequence[int]) -> list[int]:
+        """Return how many tokens each of these lacks beside that of the step that ends next."""
+        step = len(self._step_ends)
+        return [self._last_step[i] - step for i in decoding]
 
     def keep(self, i: int, n_kept: int, end_s: float) -> None:
         """Give a request tokens that were guessed, at the end of the step that ends next."""

@@ -178,7 +178,7 @@ class Scheduler:
         draft_s = self.speculation.draft_s(n_guessing, gamma)
         check_seconds(draft_s=draft_s)
         kept = self.speculation.draw_kept(n_guessing, gamma, self.rng)
-        missing = [self.progress.n_missing(i) for i in self.decoding[:n_guessing]]
+        missing = self.progress.n_missing(self.decoding[:n_guessing])
         return draft_s, [min(pair) for pair in zip(kept, missing, strict=True)]
 
     # Prompts: those that were cut go on, then others join.
