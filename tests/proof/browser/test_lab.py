@@ -9,6 +9,7 @@ import re
 import nbformat
 import pytest
 from playwright.sync_api import expect
+from reading import is_folded
 
 from browser.figures import play
 from browser.lab import (
@@ -83,7 +84,9 @@ def test_a_first_start_is_ready_for_reading(lab, context):
     # JupyterLab asks about news when it has settled; on a slow machine that could come unseen.
     page.wait_for_timeout(2000)
     assert page.locator(".jp-Dialog, .Toastify__toast").all_inner_texts() == []
-    cell = run(page, index_of(CELLS_OF[CHAPTERS[0]], is_code))
+    cells = CELLS_OF[CHAPTERS[0]]
+    run(page, index_of(cells, is_code))  # the tools, folded
+    cell = run(page, index_of(cells, lambda cell: is_code(cell) and not is_folded(cell)))
     expect(cell.locator(".execute-time")).to_contain_text(re.compile(r"executed in [\d.]+ ?m?s"))
     page.close()
 
