@@ -41,7 +41,7 @@ from firsttoken.chat import chat_template
 from firsttoken.live import assets
 from firsttoken.llama import Llama, load_model
 from firsttoken.paths import data_path
-from firsttoken.provenance import code_digest, commit, load_average, processor
+from firsttoken.provenance import code_digest, commit, instruction_sets, load_average, processor
 from firsttoken.tokenizer import tokenizer
 
 MEASURED_CODE = code_digest(
@@ -338,7 +338,7 @@ def main() -> None:
         "measured": datetime.now(UTC).strftime("%Y-%m-%d"),
         "commit": commit(),
         "measured_code": MEASURED_CODE,
-        "machine": f"{processor()}, {os.cpu_count()} cores",
+        "machine": f"{processor()} ({instruction_sets()}), {os.cpu_count()} cores",
         "load_average_before": load,
         "versions": {"chromium": browser_version, "numpy": version("numpy")},
     }
