@@ -73,8 +73,9 @@ def script() -> str:
 def version() -> str:
     """Return a name for what is shipped: it changes when a file or the script does."""
     real = real_file()
-    size = real.stat().st_size if real else 0
-    everything = script() + json.dumps(manifest(), sort_keys=True) + str(size)
+    # Not its size: the same model quantized in another way may have the same.
+    digest = hashlib.sha256(real.read_bytes()).hexdigest() if real else ""
+    everything = script() + json.dumps(manifest(), sort_keys=True) + digest
     return hashlib.sha256(everything.encode()).hexdigest()[:12]
 
 

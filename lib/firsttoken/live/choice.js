@@ -25,6 +25,7 @@ export async function openChoice(root, host, show) {
   let wanted = shown; // it is shown once it is there
   let nChosen = 0; // how often the reader has chosen
   let own; // the reader's file
+  const files = new Set(); // all that the reader gave, until their memory is given back
 
   const still = root.querySelector(".ft-live-try");
   if (startsReal && hasLittleMemory()) await pressed(still, "Load it all the same");
@@ -74,26 +75,46 @@ export async function openChoice(root, host, show) {
   // All views of the page that ask this model get its answers so from now on; this one asks anew.
   async function round() {
     const model = shown;
+    const on = box.checked;
     box.disabled = true;
     found.textContent = "Trying it on your text …";
-    const { text, said } = model.shared.get();
-    const { engine } = model;
-    const { ids } = await (text === undefined
-      ? engine.chat({ messages: said })
-      : engine.tokenize(text));
+    let words;
+    try {
+      words = await rounded(model, on);
+    } catch (error) {
+      words = error.message;
+    }
+    box.disabled = false;
+    if (model !== shown) return; // the reader looks at another by now
+    if (isFocusFree(root)) box.focus();
+    swap(model);
+    found.textContent = words;
+  }
+
+  async function rounded({ engine, shared }, on) {
+    const { text, said } = shared.get();
+    const asked = text === undefined ? engine.chat({ messages: said }) : engine.tokenize(text);
+    // A chat may not have begun, or its template may refuse it: then it is tried on the mark alone.
+    const { ids } = await asked.catch(() => ({ ids: [] }));
     const start = engine.arch("target").eos_id;
     const { largest, kl_bits, step_ms } = await engine.round({
-      on: box.checked,
+      on,
       ids: [start, ...ids].slice(0, ROUNDED_ON),
     });
-    box.disabled = false;
-    box.focus();
-    found.textContent = box.checked
-      ? `On the beginning of your text the next token's logits move by ${largest.toFixed(2)} at most, ` +
-        `its distribution by ${kl_bits.toFixed(4)} bits (KL). A step takes ` +
-        `${step_ms.rounded.toFixed(1)} ms in place of ${step_ms.exact.toFixed(1)}.`
-      : "";
-    if (model === shown) swap(model);
+    engine.rounding.on = on;
+    engine.rounding.listeners.forEach((listener) => listener());
+    if (!on) return "";
+    return (
+      `On the beginning of your text the next token's logits move by ${largest.toFixed(2)} at most, ` +
+      `its distribution by ${kl_bits.toFixed(4)} bits (KL). A step takes ` +
+      `${step_ms.rounded.toFixed(1)} ms in place of ${step_ms.exact.toFixed(1)}.`
+    );
+  }
+
+  // Each model is rounded or not, for all views of the page.
+  function showRounding() {
+    box.checked = Boolean(shown.engine.rounding?.on);
+    found.textContent = "";
   }
 
   function kindOf(model) {
@@ -134,6 +155,10 @@ export async function openChoice(root, host, show) {
     end();
     model.shared ??= held(settingsFor(model.engine.arch("target")));
     shown = model;
+    endReplaced();
+    model.engine.rounding?.listeners.add(showRounding);
+    showRounding();
+    box.disabled = false; // what is tried on another model may never be answered
     const fresh = make("div", { class: "ft-live-view" });
     body.replaceWith(fresh);
     body = fresh;
@@ -161,11 +186,18 @@ export async function openChoice(root, host, show) {
       return;
     }
     const open = (onProgress) => openRealEngine(host, chosen, onProgress);
-    const earlier = own;
     own = { label: chosen.name, open };
-    choose(own).then(() => {
-      if (earlier !== shown) earlier?.engine?.end();
-    });
+    files.add(own);
+    choose(own).then(endReplaced);
+  }
+
+  // Files that another has replaced give their memory back, unless one of them is still shown.
+  function endReplaced() {
+    for (const model of files) {
+      if (model === own || model === shown || !model.engine) continue;
+      model.engine.end();
+      files.delete(model);
+    }
   }
 
   return () => end();

@@ -19,6 +19,7 @@ export function openConversation(engine, shared) {
   let nAnswers = 0; // every one has a seed of its own
   let job;
   let stopped = false;
+  let ended = false;
 
   const get = (name) => (name === "settings" ? shared.get() : (values[name] ?? shared.get()[name]));
   const changed = (name) => {
@@ -85,6 +86,8 @@ export function openConversation(engine, shared) {
     });
     if (stopped) job.stop();
     const { finish_reason, ids: written, text: content } = await job.done;
+    // Another conversation goes on with what was said: it writes the answer itself.
+    if (ended) return "";
     setSaid([...shared.get().said, { role: "assistant", content }]);
     setParts((await engine.parts({ ids: [...ids, ...written] })) ?? []);
     // The first token came with the reading.
@@ -128,6 +131,7 @@ export function openConversation(engine, shared) {
         if (each.name === name && each.handler === handler) handlers.delete(each);
     },
     end: () => {
+      ended = true;
       handlers.clear();
       stop();
     },

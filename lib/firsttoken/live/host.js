@@ -65,12 +65,17 @@ function realFile(real, place, options) {
     for (const name of real.parts) {
       const answer = await keptAnswer(version, name, () => fetched(new URL(name, place), options));
       const reader = answer.body.getReader();
-      for (;;) {
-        const { done, value } = await reader.read().catch(() => {
-          throw new Error(`${name} broke off on its way. Is the network gone?`);
-        });
-        if (done) break;
-        yield value;
+      try {
+        for (;;) {
+          const { done, value } = await reader.read().catch(() => {
+            throw new Error(`${name} broke off on its way. Is the network gone?`);
+          });
+          if (done) break;
+          yield value;
+        }
+      } finally {
+        // Where it is given up, the rest neither comes nor waits in memory; what is kept comes whole.
+        reader.cancel().catch(() => {});
       }
     }
   }

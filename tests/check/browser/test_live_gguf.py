@@ -5,6 +5,7 @@ from base64 import b64encode
 import numpy as np
 import pytest
 
+from browser import tiny_gguf as tiny_files
 from browser.playground import OPEN_REAL
 from firsttoken.chat import chat_template
 from firsttoken.generate import generate
@@ -115,6 +116,8 @@ def test_what_has_come_is_kept_and_checked(tiny_stage):
         assert "altered" in failure(page, again)
         part.write_bytes(whole[:-1])
         assert f"after {len(whole) - 1} of {len(whole)} bytes" in failure(page, again)
+        part.write_bytes(whole + b"x" * 200_000)
+        assert f"has {len(whole) + 200_000} bytes, expected {len(whole)}" in failure(page, again)
         part.write_bytes(whole)
         page.evaluate(again)
     finally:
@@ -158,6 +161,119 @@ def test_a_file_of_the_readers_own(stage, tiny, tiny_gguf):
     ids = words.encode("def main():")
     assert page.evaluate("async () => (await engine.tokenize('def main():')).ids") == ids
     assert page.evaluate("async () => await engine.arch().name") == "own.gguf"
+
+
+GIVEN_UP = """async () => {
+    window.fetch = async () => new Response(new ReadableStream({
+        pull: (stream) => stream.enqueue(new Uint8Array(1000)),
+        cancel: () => { window.cancelled = true; },
+    }));
+    globalThis.firstTokenEngines.clear();
+    await (await host.real()).forget();
+    await live.openRealEngine(host, undefined, (loaded) => loaded === 0);
+}"""
+
+
+def test_what_nobody_waits_for_any_more_comes_no_further(tiny_stage):
+    page = tiny_stage.real_engine()
+    page.evaluate(
+        "Object.defineProperty(window, 'caches', { get() { throw new Error('denied'); } })"
+    )
+    page.evaluate("async () => { const real = await host.real(); host.real = async () => real; }")
+    assert "Nobody waits" in failure(page, GIVEN_UP)
+    page.wait_for_function("window.cancelled")
+
+
+def test_two_views_read_texts_of_their_own(tiny_stage):
+    """Who edits a text ends the reading of the one before, but not another view's."""
+    page = tiny_stage.real_engine()
+    found = page.evaluate(
+        """async () => {
+            const other = await live.openRealEngine(host);
+            const ids = Array.from({ length: 500 }, (_, i) => 3 + (i % 700));
+            const outcomes = [];
+            for (const typing of [other, engine]) {
+                const asked = engine.next({ ids, params: {} });
+                await typing.tokenize("x");
+                outcomes.push(await asked.then(({ top }) => top.length, () => "ended"));
+                ids.reverse();
+            }
+            return outcomes;
+        }"""
+    )
+    assert found == [10, "ended"]
+
+
+def test_speculation_on_a_long_text_can_be_stopped(tiny_stage):
+    """Before it is read: others have their turn meanwhile."""
+    page = tiny_stage.real_engine()
+    asked = {"ids": [3 + i % 700 for i in range(500)], "draft": "suffix_automaton"}
+    written = page.evaluate(
+        """async asked => {
+            const { done, stop } = engine.speculate(asked);
+            stop();
+            return await done;
+        }""",
+        asked,
+    )
+    assert (written["finish_reason"], written["rounds"]) == ("stopped", [])
+
+
+@pytest.fixture
+def with_template(stage, tmp_path, monkeypatch):
+    """Open a page whose engine runs the tiny model with another chat template."""
+
+    def opened(template):
+        monkeypatch.setattr(tiny_files, "TEMPLATE", template)
+        whole = tiny_files.write_tiny_gguf(tmp_path / "own.gguf").read_bytes()
+        page = stage.empty_page()
+        page.evaluate(OWN, b64encode(whole).decode())
+        return page
+
+    return opened
+
+
+CHAT = "text => engine.chat({messages: [{role: 'user', content: text}]})"
+LOOPS = (
+    "{% for a in range(100000) %}{% for b in range(1000) %}{% if a %}{% endif %}"
+    "{% endfor %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [("{% frobnicate %}", "must be a template in Jinja"), (LOOPS, "it takes over 3 seconds")],
+)
+def test_a_hostile_template_ends_and_all_else_goes_without_it(with_template, template, said):
+    page = with_template(template)
+    assert said in failure(page, CHAT, "Hi!")
+    asked = {"ids": [0, 5], "params": {"seed": 1}, "max_tokens": 3}
+    assert len(page.evaluate("asked => engine.write(asked).done", asked)["ids"]) == 3
+
+
+def test_spaces_are_trimmed_in_no_more_time_than_others(with_template):
+    """A run of spaces within a text was looked at once from each of them: for minutes."""
+    page = with_template("{% for m in messages %}{{ m.content | trim }}{% endfor %}")
+    text = f"a{' ' * 300_000}b"
+    asked = {"text": f"  {text}\n", "most_ms": 10_000}
+    found = page.evaluate(
+        f"""async ({{text, most_ms}}) => Promise.race([
+            ({CHAT})(text).then(({{parts}}) => parts[0][0]),
+            new Promise((late) => setTimeout(late, most_ms, "late")),
+        ])""",
+        asked,
+    )
+    assert found == text
+
+
+def test_a_model_of_the_same_size_is_another(tmp_path, monkeypatch):
+    """What browsers have kept of a site is kept by its version."""
+    versions, path = [], tmp_path / "model.gguf"
+    monkeypatch.setattr(assets, "real_file", lambda: path)
+    for content in (b"one", b"two", b"one"):
+        path.write_bytes(content)
+        versions.append(assets.version.__wrapped__())
+    assert versions[0] == versions[2] != versions[1]
 
 
 def test_parts_are_small_enough_for_every_host(tmp_path, monkeypatch):

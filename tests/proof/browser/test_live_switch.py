@@ -4,12 +4,13 @@ A tiny model in a GGUF file stands in the place of the real one.
 """
 
 import re
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from browser.barriers import barriers
-from browser.visit import SCREENS, SETTLED, WIDTH
+from browser.visit import SCREENS, SETTLED, WIDTH, until
 from firsttoken import live
 from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.live import assets, views
@@ -75,6 +76,8 @@ def test_the_switch_is_usable_by_everyone(tiny_stage, name, screen):
     expect(page.get_by_label("Your text")).to_have_value(ENGLISH[name]["text"])
     if screen == "desktop":
         expect(page.get_by_label("Your text")).to_be_focused()
+    if name == "inside":  # its table has no words before the first answer
+        expect(page.locator(".ft-effect")).to_contain_text("The model expects")
     assert barriers(page) == []
     assert page.evaluate(WIDTH) <= SCREENS[screen]["width"]
     model(page, "small").press("Enter")
@@ -221,6 +224,45 @@ def test_activations_are_rounded_and_what_that_changes_is_said(tiny_stage):
     expect(bars).to_have_text(exact)
 
 
+def rounding(page: Page):
+    return page.get_by_label("Round activations to 8 bits")
+
+
+def test_a_model_is_rounded_for_all_views_and_no_other_is(tiny_stage, tiny_gguf):
+    page = tiny_stage.open(live.next_token(TEXT), live.surprise())
+    first, second = page.locator(".ft-live").all()
+    for view in (first, second):
+        view.get_by_role("button", name="Try it").click()
+        view.get_by_role("button", name="real").click()
+        if view is first:
+            view.get_by_role("button", name="Load it").click()
+        expect(view.get_by_label("Your text")).to_have_value(re.compile(r"^\w+ \w+"))
+    rounding(page).first.press("Space")
+    expect(rounding(page).nth(1)).to_be_checked()
+    first.locator("input[type=file]").set_input_files(tiny_gguf)
+    expect(model(first, tiny_gguf.name)).to_have_attribute("aria-pressed", "true")
+    expect(rounding(page).first).not_to_be_checked()
+    expect(first.get_by_text("logits move")).to_have_count(0)
+    model(first, "real").click()
+    expect(rounding(page).first).to_be_checked()
+
+
+def test_files_that_others_replace_give_their_memory_back(tiny_stage, tiny_gguf, tmp_path):
+    """A broken one as well, once the one before it is no longer shown."""
+    page = started(tiny_stage, "next_token", TEXT)
+    n = len(page.workers)
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF, or so it says")
+    chosen = page.locator("input[type=file]")
+    chosen.set_input_files(tiny_gguf)
+    expect(page.locator(".ft-live-place > *")).to_have_count(0)
+    until(page, lambda: len(page.workers) == n + 1)
+    chosen.set_input_files(broken)
+    expect(page.get_by_role("alert").filter(has_text="GGUF")).to_be_visible()
+    model(page, "small").click()
+    until(page, lambda: len(page.workers) == n)
+
+
 def test_sinks_are_seen_for_all_heads(tiny_stage):
     """Instead of what heads change, until every head is tried."""
     page = started(tiny_stage, "inside", TEXT)
@@ -254,6 +296,13 @@ def talking(stage, talk, **options) -> Page:
     page.get_by_role("button", name="Talk to it here").press("Enter")
     expect(page.get_by_label("Your message")).to_be_visible()
     return page
+
+
+def bare(whole: Path, folder: Path) -> Path:
+    """Write a file without its chat template."""
+    path, key = folder / "bare.gguf", b"tokenizer.chat_template"
+    path.write_bytes(whole.read_bytes().replace(key, b"x" * len(key)))
+    return path
 
 
 def say(page: Page, text: str) -> None:
@@ -293,6 +342,46 @@ def test_an_answer_is_stopped_and_what_there_is_of_it_stays(tiny_stage, talk):
     page.get_by_role("button", name="Start over").click()
     expect(page.locator(".ft-chat-said")).to_have_count(0)
     expect(page.get_by_role("meter")).to_have_attribute("aria-valuenow", "0")
+
+
+@pytest.mark.parametrize("has_template", [True, False])
+def test_a_chat_is_rounded_before_anything_is_said(
+    tiny_stage, talk, tiny_gguf, tmp_path, has_template
+):
+    """Also with a model that is not made for chats: it is tried on the mark alone."""
+    page = talking(tiny_stage, talk)
+    if not has_template:
+        page.locator("input[type=file]").set_input_files(bare(tiny_gguf, tmp_path))
+        expect(model(page, "bare.gguf")).to_have_attribute("aria-pressed", "true")
+        expect(page.locator(".ft-live-place > *")).to_have_count(0)
+    rounding(page).press("Space")
+    expect(page.get_by_text("A step takes")).to_be_visible()
+    expect(rounding(page)).to_be_enabled()
+    expect(rounding(page)).to_be_checked()
+
+
+# Press something as soon as the answer begins: from here it could come too late.
+AMID = """press => {
+    const look = () => {
+        if (document.querySelector(".ft-chat-written")) press.click();
+        else requestAnimationFrame(look);
+    };
+    look();
+}"""
+
+
+def test_a_view_that_is_shown_anew_amid_an_answer_has_one(tiny_stage, talk):
+    """The answer of the view before does not come beside its own."""
+    page = talking(tiny_stage, talk)
+    rounding(page).evaluate(AMID)
+    say(page, "import os")
+    expect(page.get_by_text("A step takes")).to_be_visible()
+    expect(page.get_by_text(" written")).to_be_visible()
+    expect(page.locator(".ft-chat-model")).to_have_count(1)
+    say(page, "import re")
+    expect(page.locator(".ft-chat-user")).to_have_count(2)
+    expect(page.get_by_text(" written")).to_be_visible()
+    expect(page.locator(".ft-chat-model")).to_have_count(2)
 
 
 def test_the_same_seed_gives_the_same_answer(tiny_stage, talk):
@@ -343,9 +432,7 @@ def test_a_model_without_a_template_is_told(tiny_stage, tiny_gguf, talk, tmp_pat
     say(page, "import os")
     expect(page.get_by_text("written")).to_be_visible()
     answer = page.locator(".ft-chat-model > div").text_content()
-    bare, key = tmp_path / "bare.gguf", b"tokenizer.chat_template"
-    bare.write_bytes(tiny_gguf.read_bytes().replace(key, b"x" * len(key)))
-    page.locator("input[type=file]").set_input_files(bare)
+    page.locator("input[type=file]").set_input_files(bare(tiny_gguf, tmp_path))
     expect(model(page, "bare.gguf")).to_have_attribute("aria-pressed", "true")
     expect(page.locator(".ft-chat-said")).to_have_count(0)
     say(page, "import os")

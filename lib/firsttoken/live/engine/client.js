@@ -58,15 +58,17 @@ export async function openRealEngine(host, source, onProgress) {
       thread.end();
       throw error;
     });
-    engines.set(key, { ...thread, listeners, done });
+    const rounding = { on: false, listeners: new Set() };
+    engines.set(key, { ...thread, listeners, done, rounding });
   }
-  const { listeners, done, ...thread } = engines.get(key);
+  const { listeners, done, rounding, ...thread } = engines.get(key);
   if (onProgress) listeners.add(onProgress);
   const arch = await done;
   return {
     drafts: ["suffix_automaton"],
     need: async () => {},
     arch: () => arch,
+    rounding, // as all views of the page see it
     end: () => {
       if (!source) return; // other views may ask the site's
       engines.delete(source);
@@ -106,10 +108,11 @@ function ownFile(file) {
 }
 
 function questions({ request, job }) {
+  const view = Math.random(); // another one's texts are not edited here
   return {
-    tokenize: (text) => request("tokenize", { text }),
+    tokenize: (text) => request("tokenize", { text, view }),
     decode: (ids) => request("decode", { ids }),
-    next: (asked) => request("next", asked),
+    next: (asked) => request("next", { ...asked, view }),
     inside: (asked) => request("inside", asked),
     logits: (asked) => request("logits", asked),
     stats: () => request("stats", {}),

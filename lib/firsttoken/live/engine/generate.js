@@ -1,7 +1,7 @@
 // The token loops, as firsttoken.generate has them: with the same seed the same text.
 import { checkCount, checkIds } from "./checks.js";
 import { openDraft } from "./drafts.js";
-import { openLastText } from "./last_text.js";
+import { openLastText, PIECE } from "./last_text.js";
 import { createRandom } from "./random.js";
 import { draw, largest, nextTokenDistribution, samplingParams, softmax } from "./sampling.js";
 import { verify } from "./speculative.js";
@@ -60,6 +60,12 @@ export async function speculate({ tokenizer, models }, asked, job) {
   const cache = target.newCache(request.maxLength);
   const rounds = [];
   try {
+    // A long text is read in pieces, between which others have their turn, and Stop is heard; but who
+    // observes the target wants all of it at once.
+    while (!draft.observe && cache.length + PIECE < request.ids.length && !job.stopped) {
+      target.features(request.ids.slice(cache.length, cache.length + PIECE), cache);
+      await job.turn();
+    }
     while (!request.finishReason && !job.stopped) {
       const round = speculativeRound(target, cache, draft, request, gamma);
       const { drafted, accepted } = round;

@@ -1,10 +1,11 @@
 // Templates in Jinja, as transformers runs those of chats. A template is a small program by the makers
 // of the model: it reaches what it is given, and nothing else.
 import { Environment, Interpreter, parse, tokenize } from "@huggingface/jinja";
-import { alternatives } from "./alternatives.js";
 
 export const SPACE = "\\p{White_Space}\\x1c-\\x1f"; // what Python strips, for a class of characters
+const ONE_SPACE = new RegExp(`^[${SPACE}]$`, "u");
 const MOST_STEPS = 100_000; // of a range, as in Jinja's sandbox
+const MOST_MS = 3000; // loops within loops may otherwise never end
 
 // The function that fills a template with what goes by some names.
 export function createTemplate(source) {
@@ -32,7 +33,10 @@ export function createTemplate(source) {
 // The library's trim and strip take the spaces of JavaScript, whatever a template names: here they
 // are Python's.
 class PythonsStrip extends Interpreter {
+  endMs = performance.now() + MOST_MS;
+
   evaluate(node, environment) {
+    if (performance.now() > this.endMs) throw new Error(`it takes over ${MOST_MS / 1000} seconds`);
     const { type, operand, filter, callee, args = [] } = node ?? {};
     const of = (expression) => this.evaluate(expression, environment).value;
     const strip = (text, ...how) => new Environment().set("stripped", stripped(text, ...how));
@@ -48,10 +52,14 @@ const STRIPS = ["strip", "lstrip", "rstrip"];
 
 function stripped(text, name, characters) {
   if (typeof text !== "string") throw new Error(`${name} is of a text, not of ${text}`);
-  const any = typeof characters === "string" ? alternatives(Array.from(characters)) : `[${SPACE}]`;
-  const [start, end] = [`^(?:${any})+`, `(?:${any})+$`];
-  const where = { strip: `${start}|${end}`, lstrip: start, rstrip: end };
-  return text.replace(new RegExp(where[name], "gu"), "");
+  const named = typeof characters === "string" && Array.from(characters);
+  const goes = (letter) => (named ? named.includes(letter) : ONE_SPACE.test(letter));
+  // Not by a pattern: one for the end looks at a run of n spaces within the text n²/2 times.
+  const letters = Array.from(text);
+  let [start, end] = [0, letters.length];
+  if (name !== "rstrip") while (start < end && goes(letters[start])) start += 1;
+  if (name !== "lstrip") while (start < end && goes(letters[end - 1])) end -= 1;
+  return letters.slice(start, end).join("");
 }
 
 // What every template knows, as transformers has it.

@@ -1,7 +1,7 @@
 // The text that a model read last, as firsttoken.live.last_text keeps it: of the next one only what is
 // new goes through the model.
 
-const PIECE = 32; // tokens in one pass: then others have their turn
+export const PIECE = 32; // tokens in one pass: then others have their turn
 
 export function openLastText(model, capacity) {
   let cache = model.newCache(capacity);

@@ -22,10 +22,11 @@ const ROOM = 512; // tokens in the cache of the last text at first; it grows
 
 const models = {};
 let tokenizer;
-let template; // of chats
+let template; // of chats; made when the first one comes
 let arriving; // a file on its way: {heap, at, size, received, digest}
 let last; // what was read last
-let reading; // the job of the last `next`: a text that was edited need not be read to its end
+// By view, the job of its last `next`: a text that was edited need not be read to its end.
+const readings = new Map();
 const jobs = new Map();
 
 const REQUESTS = {
@@ -103,8 +104,11 @@ function receive({ n_bytes: size }) {
 }
 
 function piece({ bytes }) {
-  const { heap, at, received } = arriving;
-  new Uint8Array(heap.kernel.memory.buffer).set(bytes, at + received);
+  const { heap, at, size, received } = arriving;
+  // A file that is longer than was said is told at the end.
+  if (received + bytes.length <= size) {
+    new Uint8Array(heap.kernel.memory.buffer).set(bytes, at + received);
+  }
   arriving.received += bytes.length;
   arriving.digest.update(bytes);
 }
@@ -112,7 +116,10 @@ function piece({ bytes }) {
 // All has come: check it against its SHA-256, if one is given, and read it. Gives the architecture.
 function open({ sha256: expected }) {
   const { heap, at, size, received, digest } = arriving;
-  if (received !== size) {
+  if (received > size) {
+    throw new Error(`The file has ${received} bytes, expected ${size}. Try again.`);
+  }
+  if (received < size) {
     throw new Error(`The file broke off after ${received} of ${size} bytes. Try again.`);
   }
   if (expected && bytesToHex(digest.digest()) !== expected) {
@@ -121,21 +128,26 @@ function open({ sha256: expected }) {
   const found = openGguf(heap, at, size);
   tokenizer = found.tokenizer;
   models.target = found.model;
-  if (tokenizer.chat_template) template = createChatTemplate(tokenizer.chat_template, tokenizer);
-  return { ...found.model.arch, chats: Boolean(template) };
+  return found.model.arch;
+}
+
+// A template that is no Jinja, or none that is read here, is told who chats: all else goes without it.
+function chatTemplate() {
+  const { chat_template: source } = tokenizer;
+  if (!source) throw new Error("This model has no chat template: it was not made for chats.");
+  return (template ??= createChatTemplate(source, tokenizer));
 }
 
 // The text that a model gets of a conversation: {ids, parts}, up to where its answer begins, or without
 // that beginning.
 function chat({ messages, add_generation_prompt: begun = true }) {
-  if (!template) throw new Error("This model has no chat template: it was not made for chats.");
-  const ids = template.encode(messages, begun);
-  return { ids, parts: template.parts(ids) };
+  const ids = chatTemplate().encode(messages, begun);
+  return { ids, parts: parts({ ids }) };
 }
 
 // The same text of some ids, [[text, whether it is a mark], …].
 function parts({ ids }) {
-  return template.parts(ids);
+  return chatTemplate().parts(ids);
 }
 
 // Round what goes into products to eight bits, or leave it as it is. What that changes on some ids:
@@ -145,18 +157,19 @@ function round({ on, ids }) {
   const { target } = models;
   checkIds(ids, target.arch);
   last?.forget(); // what was read the other way
+  const cache = target.newCache(ids.length + STEPS);
   const [exact, rounded] = [false, true].map((way) => {
     target.round(way);
-    const cache = target.newCache(ids.length + STEPS);
+    cache.truncate(0);
     const logits = target.lastLogits(ids, cache);
     const times = Array.from({ length: STEPS }, () => {
       const startMs = performance.now();
       target.lastLogits(ids.slice(-1), cache);
       return performance.now() - startMs;
     });
-    cache.free();
     return { logits, p: softmax(logits), ms: Math.min(...times) };
   });
+  cache.free();
   target.round(on);
   const gaps = exact.logits.map((x, id) => Math.abs(x - rounded.logits[id]));
   return {
@@ -172,7 +185,8 @@ function known({ ids }) {
 }
 
 // The tokens of a text: {ids, pieces}, each piece as a reader is shown it.
-function tokenize({ text }) {
+function tokenize({ text, view }) {
+  const reading = readings.get(view);
   if (reading) reading.stopped = true; // the text is another by now
   const ids = tokenizer.encode(text);
   return { ids, pieces: ids.map((id) => tokenizer.named(id).piece) };
@@ -189,11 +203,12 @@ function decode({ ids }) {
 // What may follow `ids` (none: the beginning of a text): {top, n_kept, entropy_bits,
 // kept_entropy_bits}. `top` are the likeliest, [{id, piece, p, kept}]: p as the model says, kept
 // after all settings, 0 if dropped. The entropies are those of p and of kept.
-async function next({ ids, params, top = 10 }) {
+async function next({ ids, params, top = 10, view }) {
   const chosen = samplingParams(params);
   const context = ids.length ? ids : [models.target.arch.eos_id];
   checkIds(context, models.target.arch);
-  reading = { stopped: false, turn };
+  const reading = { stopped: false, turn };
+  readings.set(view, reading);
   const logits = await lastText().read(context, reading);
   if (!logits) throw new Error(""); // the view asks again by itself
   const p = softmax(logits);
