@@ -37,7 +37,7 @@ SECTIONS = [
     "References",
 ]
 MAX_WORDS = 4500  # in view, as all that follows
-MIN_CODE_CELLS, MAX_CODE_CELLS = 17, 35
+MIN_CODE_CELLS, MAX_CODE_CELLS = 20, 35
 MAX_LINES, MAX_MEDIAN_LINES, MAX_COLUMNS = 15, 6, 88
 MAX_LINES_LOOKED_UP = 8  # in an appendix
 MIN_EXERCISES = 3
