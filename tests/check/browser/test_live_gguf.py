@@ -98,6 +98,23 @@ def test_rounded_activations_are_near_and_exact_ones_come_back(tiny_stage, tiny)
     assert page.evaluate(ask, asked) == exact
 
 
+def test_a_long_visit_takes_no_more_memory(tiny_stage, tiny):
+    """Texts of all lengths, with the cache and without, as plain text, guessed and looked into."""
+    _, words = tiny
+    page = tiny_stage.real_engine()
+    visit = """async ids => {
+        const params = {temperature: 0};
+        for (const use_cache of [undefined, true, false])
+            await engine.write({ids, params, max_tokens: 3, use_cache}).done;
+        await engine.speculate({ids, params, max_tokens: 3, draft: "suffix_automaton"}).done;
+        await engine.inside({ids: ids.slice(0, 20)});
+        return (await engine.stats()).memory_bytes;
+    }"""
+    ids = words.encode(TEXT)
+    (first, *later) = [page.evaluate(visit, (ids * 9)[:n]) for n in (5, 300, 40, 150)]
+    assert later == [first] * 3
+
+
 def test_what_has_come_is_kept_and_checked(tiny_stage):
     page = tiny_stage.real_engine()
     part = next(tiny_stage.assets.glob("tiny.*"))

@@ -7,8 +7,9 @@ export const BLOCK = 16; // so many keys does the kernel compare at once
 // positions, [capacity/16, H, 16], as the kernel compares them, then the values, [capacity, H].
 export function openCache(heap, arch, capacity) {
   const { n_layers, n_kv_heads, head_dim } = arch;
-  // By powers of two, so that what one cache gives back is of use to the next.
-  const places = 2 ** Math.ceil(Math.log2(Math.max(capacity, BLOCK)));
+  // All of one size, so that what one gives back serves the next. What is not written to is memory
+  // that the browser has promised and not yet taken.
+  const places = Math.ceil(Math.max(capacity, arch.max_context) / BLOCK) * BLOCK;
   const headBytes = places * head_dim * 4;
   const tokenBytes = n_layers * n_kv_heads * 2 * head_dim * 4;
   const at = heap.take(places * tokenBytes);
@@ -25,19 +26,6 @@ export function openCache(heap, arch, capacity) {
     truncate(length) {
       checkIndex("length", length, this.length + 1);
       this.length = length;
-    },
-    // Take over what another cache holds.
-    fill(other) {
-      this.length = other.length;
-      const n = Math.ceil(other.length / BLOCK) * BLOCK * head_dim;
-      for (let layer = 0; layer < n_layers; layer += 1) {
-        for (let head = 0; head < n_kv_heads; head += 1) {
-          for (const part of ["atKeys", "atValues"]) {
-            const from = other[part](layer, head) / 4;
-            heap.floats.copyWithin(this[part](layer, head) / 4, from, from + n);
-          }
-        }
-      }
     },
     // After this the cache must not be used: its memory goes to others.
     free: () => heap.giveBack(at, places * tokenBytes),

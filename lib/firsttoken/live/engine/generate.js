@@ -15,14 +15,13 @@ export async function write({ tokenizer, models, lastText }, asked, job) {
   const { use_cache, top = 10 } = asked;
   const model = models.target;
   const request = continuation(model, tokenizer, asked);
-  const own = use_cache ? openLastText(model, request.maxLength) : null;
+  const own = use_cache === undefined ? null : openLastText(model, request.maxLength);
   const text = own ?? lastText();
-  text.reserve(request.maxLength);
   try {
     while (!request.finishReason && !job.stopped) {
       const startMs = performance.now();
-      const logits =
-        use_cache === false ? model.lastLogits(request.ids) : await text.read(request.ids, job);
+      if (use_cache === false) own.forget();
+      const logits = await text.read(request.ids, job);
       if (!logits) break; // stopped
       const cache = use_cache === false ? null : text.cache;
       const kept = request.distribution(logits);

@@ -3,8 +3,8 @@
 
 export const PIECE = 32; // tokens in one pass: then others have their turn
 
-export function openLastText(model, capacity) {
-  let cache = model.newCache(capacity);
+export function openLastText(model, capacity = model.arch.max_context) {
+  const cache = model.newCache(capacity);
   let known = []; // the tokens that the cache holds
   let logits; // after the last of them
   let before = Promise.resolve(); // the reading that goes on
@@ -21,18 +21,7 @@ export function openLastText(model, capacity) {
     return n;
   }
 
-  // Move what is known to a larger cache, at least twice as large, if it needs one.
-  function reserve(wanted) {
-    if (wanted <= cache.capacity) return;
-    const larger = Math.max(wanted, 2 * cache.capacity);
-    const old = cache;
-    cache = model.newCache(Math.min(larger, model.arch.max_context));
-    cache.fill(old);
-    old.free();
-  }
-
   async function readAll(ids, job) {
-    reserve(ids.length);
     let n;
     while ((n = nKnown(ids)) < ids.length) {
       if (job.stopped) return undefined;
@@ -49,11 +38,8 @@ export function openLastText(model, capacity) {
   }
 
   return {
-    get cache() {
-      return cache;
-    },
+    cache,
     nKnown,
-    reserve,
     forget() {
       known = [];
       logits = undefined;

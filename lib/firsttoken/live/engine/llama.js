@@ -13,16 +13,15 @@ const CHUNK = 32; // so many tokens go through the layers together, in memory ta
 // where none are; `arch.scales` are Granite's factors. Biases and norms of queries and keys may be missing.
 export function openModel({ heap, matrices, arch, weights }) {
   const run = openPass(heap, matrices, arch, weights);
-  let ownCache; // for passes that keep nothing; made when the first of them comes
-
-  const cacheFor = (ids, cache) => {
-    if (cache) return cache;
-    if (!ownCache || ownCache.capacity < ids.length) {
-      ownCache?.free();
-      ownCache = openCache(heap, arch, ids.length);
+  // A pass that keeps nothing has a cache for as long as it takes.
+  const withCache = (cache, task) => {
+    if (cache) return task(cache);
+    const own = openCache(heap, arch, arch.max_context);
+    try {
+      return task(own);
+    } finally {
+      own.free();
     }
-    ownCache.truncate(0);
-    return ownCache;
   };
 
   return {
@@ -37,14 +36,14 @@ export function openModel({ heap, matrices, arch, weights }) {
     forward(ids, cache = null) {
       const logits = new Float32Array(ids.length * arch.vocab_size);
       const afterChunk = (from, n) => logits.set(run.logits(0, n), from * arch.vocab_size);
-      run.pass(ids, cacheFor(ids, cache), { afterChunk });
+      withCache(cache, (kept) => run.pass(ids, kept, { afterChunk }));
       return logits;
     },
 
     // The logits [V] after the last token. The [layer, head] in `silenced` add nothing to their
     // layer's output.
     lastLogits(ids, cache = null, silenced = []) {
-      const n = run.pass(ids, cacheFor(ids, cache), { silenced });
+      const n = withCache(cache, (kept) => run.pass(ids, kept, { silenced }));
       return run.logits(n - 1, 1).slice();
     },
 
@@ -78,12 +77,12 @@ export function openModel({ heap, matrices, arch, weights }) {
       const room = () => new Float32Array(ids.length * d_model);
       const before = Array.from({ length: n_layers }, room);
       const beforeLayer = (layer, from, n) => before[layer].set(run.stream(n), from * d_model);
-      run.pass(ids, cacheFor(ids, null), { beforeLayer });
+      withCache(null, (cache) => run.pass(ids, cache, { beforeLayer }));
       return (layer, head) => {
         const enter = (from, n) =>
           run.stream(n).set(before[layer].subarray(from * d_model, (from + n) * d_model));
         const watch = { silenced: [[layer, head]], firstLayer: layer };
-        const n = run.through(ids.length, enter, cacheFor(ids, null), watch);
+        const n = withCache(null, (cache) => run.through(ids.length, enter, cache, watch));
         return run.logits(n - 1, 1).slice();
       };
     },
@@ -95,7 +94,7 @@ export function openModel({ heap, matrices, arch, weights }) {
       const size = ids.length;
       const attention = new Float32Array(n_layers * n_heads * size * size);
       const layerLogits = new Float32Array(n_layers * vocab_size);
-      const n = run.pass(ids, cacheFor(ids, null), {
+      const watch = {
         silenced,
         onAttention(layer, head, query, unscaled, total) {
           const row = ((layer * n_heads + head) * size + query) * size;
@@ -103,7 +102,8 @@ export function openModel({ heap, matrices, arch, weights }) {
         },
         // Chunks overwrite each other's: what stays is the last one's.
         afterLayer: (layer, n) => layerLogits.set(run.logits(n - 1, 1), layer * vocab_size),
-      });
+      };
+      const n = withCache(null, (cache) => run.pass(ids, cache, watch));
       return { attention, layerLogits, logits: run.logits(n - 1, 1).slice() };
     },
   };

@@ -18,7 +18,6 @@ import { createModel } from "./shipped.js";
 import { createTokenizer } from "./tokenizer.js";
 
 const STEPS = 5; // are timed
-const ROOM = 512; // tokens in the cache of the last text at first; it grows
 
 const models = {};
 let tokenizer;
@@ -228,9 +227,7 @@ function entropyBits(probabilities) {
 // The text that was asked for last: a setting changes without a pass of the model, a letter at the
 // end with a short one.
 function lastText() {
-  const { target } = models;
-  last ??= openLastText(target, Math.min(ROOM, target.arch.max_context));
-  return last;
+  return (last ??= openLastText(models.target));
 }
 
 // A look into the pass over `ids`: {attention, layers, next}. `attention` [L·N·T·T] has a row per

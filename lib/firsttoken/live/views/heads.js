@@ -42,6 +42,7 @@ export function headTable(arch, onFlip) {
         onFlip(layer, head);
       });
       press.tabIndex = -1;
+      press.setAttribute("aria-label", `Layer ${layer + 1}, head ${head + 1}`);
       buttons.push(press);
       return make("td", {}, press);
     });

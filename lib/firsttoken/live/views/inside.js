@@ -60,7 +60,7 @@ export function inside(root, engine, shared) {
     { min: 1, max: arch.n_heads, value: settings.head + 1, format: (n) => String(n) },
     (n) => look({ head: n - 1 }),
   );
-  const silence = button("", () => flip(settings.layer, settings.head), { primary: true });
+  const silence = button("Silence", () => flip(settings.layer, settings.head), { primary: true });
   const restore = button("Restore all", () => {
     change({ silenced: [] });
     wait();
@@ -381,7 +381,7 @@ function largestOf(changes, { piece }, { n_heads }) {
 // once; arrow keys go from token to token; Enter or a click makes one the reader.
 function tokenList({ onPoint, onChoose }) {
   const sentence = make("p", { class: "ft-sentence" });
-  const list = make("div", { class: "ft-tokens", role: "listbox" });
+  const list = make("div", { class: "ft-tokens", role: "listbox", "aria-label": "Tokens" });
   const readout = make("p", { class: "ft-readout", "aria-hidden": "true" });
   const spans = [];
   let pieces = [];
@@ -448,7 +448,7 @@ function readoutOf(pieces, shares, reader, pointed) {
 
 // All of a head at once: a row for each token that reads, a column for each that is read.
 function attentionMap(onChoose) {
-  const canvas = make("canvas", { role: "img" });
+  const canvas = make("canvas", { role: "img", "aria-label": "What the head reads" });
   const row = make("span", { class: "ft-map-row" });
   const caption = make("figcaption");
   const box = make("div", { class: "ft-map-box" }, canvas, row);
