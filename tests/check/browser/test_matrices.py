@@ -1,14 +1,12 @@
 """The page's products with matrices in GGUF's formats are those of the unpacked matrices."""
 
 import base64
-import importlib.util
-import os
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from browser.visit import ROOT
+from browser.bundling import bundler
 from firsttoken.quantization import unpack_gguf
 from firsttoken.quantization.gguf import GGUF_LAYOUTS
 
@@ -69,13 +67,7 @@ TOLERANCE = 2e-6
 @pytest.fixture(scope="module")
 def page(browser, tmp_path_factory):
     """A page that has matrix.js."""
-    spec = importlib.util.spec_from_file_location("bundle", ROOT / "book" / "bundle.py")
-    bundle = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(bundle)
-    if not bundle.MODULES.exists():
-        if os.environ.get("CI"):
-            pytest.fail("no Node.js packages in _build/node: run `make book` first")
-        pytest.skip("no Node.js packages in _build/node: run `make book` first")
+    bundle = bundler()
     bundle.PARTS = folder = tmp_path_factory.mktemp("matrices")
     bundle.kernels()
     engine = bundle.LIVE / "engine"
