@@ -398,7 +398,7 @@ class Layer:
 
     @property
     def own(self) -> "Layer":
-        """The layer without what it computes with of an earlier one."""
+        """The layer without the weights that it shares with an earlier one."""
         if self.weights_of is None:
             return self
         mixers = tuple(mixer for mixer in self.mixers if isinstance(mixer, Recurrent))

@@ -349,7 +349,8 @@ class Engine:
     def _pass(self) -> None:
         """Schedule, compute, choose: one step of those that run."""
         start_s = self.now_s()
-        # First: the pool takes the tokens that it gets as computed, and lets other texts find them.
+        # Before any token is handed out: once the pool has one, other texts may share its block,
+        # so this pass must compute it.
         preempted = self._scheduler.preempt()
         n_failed = self._draft()
         batch = self._scheduler.schedule()
@@ -376,7 +377,10 @@ class Engine:
                 self._leave(request)
 
     def _logits(self, batch: list[Scheduled]) -> list[Array]:
-        """Return the logits (T_i, V) behind what a pass computes of each request."""
+        """Return the logits (T_i, V) behind what a pass computes of each request.
+
+        The server's engine overrides it, to mask what is no token of its tokenizer.
+        """
         return self._forward(batch)
 
     def _draft(self) -> int:

@@ -135,6 +135,6 @@ class EngineRequest:
         """Return how many of gamma drafts it can use: its last token needs none."""
         return min(gamma, self.text.max_length - len(self.text.ids) - 1) if self.decodes else 0
 
-    def end_run(self, status: Status) -> None:
-        """Forget what belongs to a run: it waits again, or has ended."""
-        self.status, self.cache, self.draft, self.proposal = status, None, None, Proposal([])
+    def end_run(self) -> None:
+        """Forget what belongs to a run."""
+        self.cache, self.draft, self.proposal = None, None, Proposal([])

@@ -53,10 +53,10 @@ class Scheduler:
     def end(self, request: EngineRequest) -> None:
         """Take a request out, wherever it is, and its blocks back."""
         if request.status is Status.RUNNING:
-            self._stop(request, Status.ENDED)
+            self._stop(request)
         else:
             self.waiting.remove(request)
-            request.status = Status.ENDED
+        request.status = Status.ENDED
 
     def preempt(self) -> list[EngineRequest]:
         """Put the last in rank back into the queue, until the rest have room; return who went.
@@ -66,7 +66,7 @@ class Scheduler:
         preempted = []
         while self._n_missing() > self.blocks.pool.n_free:
             last = max(self.running, key=lambda r: r.rank)
-            self._stop(last, Status.WAITING)
+            self._stop(last)
             self.add(last)
             preempted.append(last)
         return preempted
@@ -136,10 +136,10 @@ class Scheduler:
             request, tokens[n_before:end], n_before, n_drafts, request.decodes, complete
         )
 
-    def _stop(self, request: EngineRequest, status: Status) -> None:
+    def _stop(self, request: EngineRequest) -> None:
         self.running.remove(request)
         self.blocks.free(request)
-        request.end_run(status)
+        request.end_run()
 
     def _n_missing(self, gamma: int = 0) -> int:
         """Return how many blocks those that run need for their texts, and gamma drafts each."""

@@ -30,7 +30,7 @@ def tasks_of(dtype: str, device: str, sizes: Sizes) -> dict[tuple, tuple[Callabl
         tasks["head", dtype, rows] = _products(vocabularies, rows, dtype, device)
 
     n = sizes.gemm
-    a, b = (w for w in carve(store[: 2 * n * n], [(n, n)]))
+    a, b = carve(store[: 2 * n * n], [(n, n)])
     tasks["gemm", dtype] = lambda: a @ b, 2 * n**3
 
     k, h = sizes.n_kv_heads, sizes.head_dim

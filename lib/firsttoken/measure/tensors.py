@@ -75,11 +75,11 @@ def fill(cache: Cache, arch: Architecture, batch: int, length: int, seed: int) -
 
     if length == 0:
         return
-    noise = torch.randn(
+    vectors = torch.randn(
         1, arch.n_kv_heads, length, arch.head_dim, generator=torch.Generator().manual_seed(seed)
     ).expand(batch, -1, -1, -1)
     for layer in range(arch.n_layers):
-        cache.append(layer, noise, noise)
+        cache.append(layer, vectors, vectors)
 
 
 def repeated(

@@ -210,8 +210,8 @@ def device_memory(
     """Return what the fullest device of a replica holds; `batch`: requests of the whole replica.
 
     Layers are taken to be alike. The first stage has the input's table and the last the output's
-    matrix; the larger is counted. Weights that layers share are held once, and by each stage, if
-    there are several, as often as it meets them at most.
+    matrix; the larger is counted. Weights that layers share are held once; of several stages,
+    each holds those of its share of the layers, but no more than there are.
 
     Holds:  where layers are alike, but for activations, which are not counted. Where the first are
             dense and the others have experts, a stage without dense ones holds more: too little, by

@@ -118,9 +118,14 @@ def which_layers(
     return [kind == kinds[1] for kind in named[: c.n_layers]]
 
 
+def which_local(c: Config, default: Callable[[int], object]) -> list[bool]:
+    """Return of each layer whether `layer_types` calls it local, or else `default`."""
+    return which_layers(c, "layer_types", ("full_attention", "sliding_attention"), default)
+
+
 def local_windows(c: Config, default: Callable[[int], object]) -> list[int | None]:
-    """Return the window of each layer that `layer_types` calls local, or else `default`."""
-    local = which_layers(c, "layer_types", ("full_attention", "sliding_attention"), default)
+    """Return the window of each local layer, None of the others; as `which_local`."""
+    local = which_local(c, default)
     return [c.count("sliding_window", at_least=1) if one else None for one in local]
 
 

@@ -160,20 +160,20 @@ def _hrm_text(c: Config) -> Architecture:
 
     Each run of a layer has a cache of its own.
     """
-    stack = c.count("num_layers_per_stack", c.n_layers, at_least=1)
+    depth = c.count("num_layers_per_stack", c.n_layers, at_least=1)
     low, high = c.count("L_cycles", at_least=1), c.count("H_cycles", at_least=1)
-    if stack * (low + 1) * high > MOST_LAYERS:
+    if depth * (low + 1) * high > MOST_LAYERS:
         raise ValueError(
             f"config: L_cycles and H_cycles must give at most {MOST_LAYERS:,} runs of a layer, "
-            f"got {low} and {high} for {stack} layers"
+            f"got {low} and {high} for {depth} layers"
         )
     mixer = attention(c, **BIASED, n_kv_heads=c.n_heads, **gate(c))
     one = layer(c, mixer, mlp(c, bias="mlp_bias"), n_norms=0)
     layers = []
     for run in range((low + 1) * high):
         first = low if (run + 1) % (low + 1) == 0 else 0  # the run that has these weights
-        for i in range(stack):
-            layers.append(one if run == first else one.replace(weights_of=first * stack + i))
+        for i in range(depth):
+            layers.append(one if run == first else one.replace(weights_of=first * depth + i))
     start = c.width  # what the low stack adds to the embedding in its first run
     return of_layers(c, layers, norm_params=0, bias_params=start)
 

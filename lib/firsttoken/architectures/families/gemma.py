@@ -17,7 +17,7 @@ from firsttoken.architectures.families.common import (
     of_layers,
     refuse,
     uniform,
-    which_layers,
+    which_local,
     windows,
 )
 from firsttoken.architectures.layers import MLP, Experts
@@ -41,7 +41,7 @@ def _gemma3(c: Config) -> Architecture:
 
 def _gemma3n(c: Config) -> Architecture:
     """Several residual streams, a low-rank path beside attention, and per-layer embeddings."""
-    local = _local_layers(c, period=5)
+    local = which_local(c, lambda i: (i + 1) % 5)
     streams = c.count("altup_num_inputs", at_least=1)
     width = c.count("hidden_size_per_layer_input", at_least=1)
     per_layer, model = _per_layer_embeddings(c, width)
@@ -68,7 +68,8 @@ def _gemma4(c: Config) -> Architecture:
     """Layers that see everything have other heads, and some models' layers an MLP and experts."""
     refuse(c, "use_bidirectional_attention", "vision")
     c = Config({**c, "rope_parameters": c.object("rope_parameters") or _GEMMA4_ROPE})
-    local = [*_local_layers(c, period=6)[:-1], False]  # the last one always sees everything
+    local = which_local(c, lambda i: (i + 1) % 6)
+    local[-1] = False  # the last one always sees everything
     whole = {"head_dim": c.count("global_head_dim", 512, at_least=1)}
     kv_heads = c.maybe("num_global_key_value_heads", at_least=1)
     if kv_heads is not None and c.flag("attention_k_eq_v"):
@@ -97,11 +98,6 @@ def _gemma4_mlps(c: Config, reads_other_cache: bool) -> tuple[MLP | Experts, ...
         return (dense,)
     n = c.count("num_experts", at_least=1)
     return dense, experts(c, active="top_k_experts", norm_params=c.width, bias_params=n)
-
-
-def _local_layers(c: Config, period: int) -> list[bool]:
-    kinds = ("full_attention", "sliding_attention")
-    return which_layers(c, "layer_types", kinds, lambda i: (i + 1) % period)
 
 
 def _kv_sources(c: Config, local: Sequence[bool]) -> list[int | None]:

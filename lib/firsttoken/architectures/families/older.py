@@ -20,7 +20,7 @@ from firsttoken.architectures.families.common import (
     refuse,
     stack,
     uniform,
-    which_layers,
+    which_local,
 )
 
 # What these families have in common, as arguments of `uniform`.
@@ -215,9 +215,7 @@ def _modernbert(c: Config) -> Architecture:
     """A window in most layers; no norm before the first attention; a matrix before the output."""
     every = c.count("global_attn_every_n_layers", 3, at_least=1)
     window = c.count("local_attention", at_least=2) // 2  # said of both directions
-    local = which_layers(
-        c, "layer_types", ("full_attention", "sliding_attention"), lambda i: i % every
-    )
+    local = which_local(c, lambda i: i % every)
     mixers = [attention(c, **BIASED, **_heads(c), window=window if one else None) for one in local]
     norm = c.width * (2 if c.flag("norm_bias") else 1)
     layers = stack(c, mixers, mlp(c, bias="mlp_bias"), norm_bias=c.flag("norm_bias"))

@@ -113,6 +113,7 @@ def channel_delta(c: Config, n: int, dim: int, kernel: int, gate: int) -> Recurr
 
 
 def lightning(c: Config) -> Recurrent:
+    """Return lightning attention: a state a head, and no convolution."""
     width = c.n_heads * c.head_dim
     return Recurrent(
         "lightning attention",
@@ -123,6 +124,7 @@ def lightning(c: Config) -> Recurrent:
 
 
 def short_convolution(c: Config) -> Recurrent:
+    """Return a convolution gated before and behind, which keeps its last inputs and no state."""
     kernel = c.count("conv_L_cache", at_least=1)
     return Recurrent(
         "short convolution",
@@ -151,10 +153,12 @@ def _auto(c: Config, key: str, otherwise: int) -> int:
 
 
 def expanded(c: Config, key: str = "mamba_expand") -> int:
+    """Return the width of Mamba's channels: so many times the model's as the key says."""
     return c.count(key, at_least=1) * c.width
 
 
 def state_dtype(c: Config, key: str) -> str:
+    """Return the dtype of a state as `Recurrent` names it."""
     name = str(c.get(key, "float32"))
     if name not in _DTYPES:
         raise c.wrong(key, f"one of {', '.join(_DTYPES)}")
