@@ -110,7 +110,7 @@ lint: .venv/test
 	@echo "Checking style."
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
-	@echo "Checking types and the floors of the house."
+	@echo "Checking types and the layers of the house."
 	@$(PY) -m mypy
 	@.venv/bin/lint-imports
 

@@ -19,14 +19,26 @@ from tqdm import tqdm
 from transformers import AutoModelForCausalLM
 
 from firsttoken.generate import generate
-from firsttoken.llama import load_model
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import data_path
 from firsttoken.provenance import code_digest, processor
 from firsttoken.sampling import SamplingParams
-from firsttoken.tokenizer import tokenizer
 
 MEASURED_CODE = code_digest(
-    ["attention", "generate", "kv_cache", "llama", "llama_torch", "rope", "sampling", "threads"]
+    [
+        "attention",
+        "generate/drafting",
+        "generate/loop",
+        "kv_cache",
+        "models/llama",
+        "models/llama_torch",
+        "models/rope",
+        "sampling/draws",
+        "sampling/logits",
+        "sampling/params",
+        "models/threads",
+    ]
 )
 
 N_PROMPT, N_NEW, ROUNDS = 64, 256, 5

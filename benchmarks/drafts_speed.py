@@ -38,39 +38,46 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from tqdm import tqdm
 
-from firsttoken.draft_heads import (
+from firsttoken.drafts import FirstDraft, SuffixDraft, best_tree
+from firsttoken.drafts.heads import (
     EagleDraft,
-    FirstDraft,
     MedusaDraft,
     MultiTokenDraft,
     RecurrentDraft,
-    SuffixDraft,
     multi_token_heads,
 )
-from firsttoken.drafts import best_tree
 from firsttoken.generate import Generation, generate, prompt_lookup, speculative_generate
-from firsttoken.llama import Llama, load_model
+from firsttoken.models.llama import Llama, load_model
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import data_path
 from firsttoken.provenance import code_digest, commit, load_average, processor
 from firsttoken.sampling import SamplingParams
 from firsttoken.speculative import Round, acceptance_by_position
-from firsttoken.tokenizer import tokenizer
 
 MEASURED_CODE = code_digest(
     [
         "attention",
-        "checkpoint",
-        "continuation",
-        "draft_heads",
-        "drafts",
-        "generate",
+        "models/checkpoint",
+        "generate/sequence",
+        "drafts/growing",
+        "drafts/heads",
+        "drafts/lookup",
+        "drafts/planning",
+        "drafts/suffix_automaton",
+        "drafts/typical",
+        "speculative/trees",
+        "generate/drafting",
+        "generate/loop",
         "kv_cache",
-        "llama",
-        "llama_torch",
-        "rope",
-        "sampling",
-        "speculative",
-        "threads",
+        "models/llama",
+        "models/llama_torch",
+        "models/rope",
+        "sampling/draws",
+        "sampling/logits",
+        "sampling/params",
+        "speculative/speed",
+        "speculative/verification",
+        "models/threads",
     ]
 )
 N_PLACES, N_PROMPT, N_NEW, N_ROUNDS = 6, 64, 128, 5
@@ -297,7 +304,7 @@ def plain_step(target, prompts, temperature: float, n_new: int) -> dict:
 @contextmanager
 def products(way: str) -> Iterator[None]:
     """Let the model multiply a few rows in another way."""
-    from firsttoken import llama
+    from firsttoken.models import llama
 
     if way == "panel by panel":
         with patch.object(llama, "few_rows_in_one", lambda: True):

@@ -27,12 +27,20 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from tqdm import tqdm
 
-from firsttoken import flash, flash_torch
+from firsttoken import flash
 from firsttoken.attention import attention
+from firsttoken.flash import flash_torch
 from firsttoken.paths import data_path
 from firsttoken.provenance import code_digest, commit, load_average, processor
 
-MEASURED_CODE = code_digest(["attention", "flash", "flash_torch"])
+MEASURED_CODE = code_digest(
+    [
+        "attention",
+        "flash/attention",
+        "flash/traffic",
+        "flash/flash_torch",
+    ]
+)
 
 SEED, HEADS, HEAD_DIM = 0, 8, 64
 LENGTHS, CACHES, SPLITS = (1024, 4096, 8192, 16384), (16384, 65536, 262144), 16

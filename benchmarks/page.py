@@ -37,21 +37,21 @@ from browser.fixtures import FLAGS
 from browser.playground import Stage, served_stage
 from browser.visit import ROOT
 from firsttoken import live
-from firsttoken.chat import chat_template
 from firsttoken.live import assets
-from firsttoken.llama import Llama, load_model
+from firsttoken.models.chat import chat_template
+from firsttoken.models.llama import Llama, load_model
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import data_path
 from firsttoken.provenance import code_digest, commit, instruction_sets, load_average, processor
-from firsttoken.tokenizer import tokenizer
 
 MEASURED_CODE = code_digest(
     [
         "attention",
-        "chat",
+        "models/chat",
         "kv_cache",
-        "llama",
-        "rope",
-        "threads",
+        "models/llama",
+        "models/rope",
+        "models/threads",
         "live/engine/blocks.wat",
         "live/engine/cache.js",
         "live/engine/client.js",

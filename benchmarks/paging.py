@@ -29,7 +29,13 @@ from firsttoken.paging import paged_attention
 from firsttoken.paths import data_path
 from firsttoken.provenance import code_digest, commit, load_average, processor
 
-MEASURED_CODE = code_digest(["attention", "paging/attention", "paging/cache"])
+MEASURED_CODE = code_digest(
+    [
+        "attention",
+        "paging/attention",
+        "paging/cache",
+    ]
+)
 
 # Name: sequences, query heads, KV heads, head size, context
 SHAPES = {

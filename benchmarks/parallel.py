@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from firsttoken.parallel import pipeline_bubble, ring_all_reduce_s
-from firsttoken.parallel_torch import (
+from firsttoken.parallel.parallel_torch import (
     CollectiveTimes,
     Comparison,
     Workers,
@@ -37,7 +37,15 @@ from firsttoken.paths import data_path
 from firsttoken.provenance import code_digest, commit, load_average, processor
 
 MEASURED_CODE = code_digest(
-    ["attention", "flash", "generate", "llama_torch", "parallel", "parallel_torch"]
+    [
+        "attention",
+        "flash/attention",
+        "flash/traffic",
+        "generate/drafting",
+        "generate/loop",
+        "models/llama_torch",
+        "parallel",
+    ]
 )
 
 SEED, PROCESSES, CORES = 0, (1, 2, 3, 4), 2

@@ -36,26 +36,25 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from firsttoken.architectures import Architecture
-from firsttoken.checkpoint import weight_shapes
 from firsttoken.kv_cache import kv_cache_bytes
-from firsttoken.llama_torch import Llama
+from firsttoken.measure.prediction import LLAMA_100M, uneven
+from firsttoken.models.checkpoint import weight_shapes
+from firsttoken.models.llama_torch import Llama
 from firsttoken.paths import data_path
-from firsttoken.prediction import LLAMA_100M, uneven
 from firsttoken.provenance import code_digest, commit, load_average, processor
 from firsttoken.quantization import Quantized, quantize
-from firsttoken.quantization_torch import QuantizedLinear, with_quantized_weights
+from firsttoken.quantization.quantization_torch import QuantizedLinear, with_quantized_weights
 from firsttoken.roofline import model_cost
 
 MEASURED_CODE = code_digest(
     [
-        "checkpoint",
+        "models/checkpoint",
         "kv_cache",
-        "llama_torch",
-        "prediction",
+        "models/llama_torch",
+        "measure/prediction",
         "quantization",
-        "quantization_torch",
         "roofline",
-        "rope",
+        "models/rope",
     ]
 )
 

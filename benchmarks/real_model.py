@@ -28,32 +28,34 @@ from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from firsttoken.chat import chat_template
-from firsttoken.checkpoint import read_checkpoint
 from firsttoken.generate import generate
-from firsttoken.llama import load_model
+from firsttoken.models.chat import chat_template
+from firsttoken.models.checkpoint import read_checkpoint
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import data_path, smollm2_path
 from firsttoken.provenance import code_digest, commit, instruction_sets, load_average, processor
 from firsttoken.quantization import quantize
-from firsttoken.quantization_torch import QuantizedLinear, with_quantized_weights
+from firsttoken.quantization.quantization_torch import QuantizedLinear, with_quantized_weights
 from firsttoken.sampling import SamplingParams
-from firsttoken.tokenizer import tokenizer
 
 MEASURED_CODE = code_digest(
     [
         "attention",
-        "chat",
-        "checkpoint",
-        "generate",
-        "gguf",
+        "models/chat",
+        "models/checkpoint",
+        "generate/drafting",
+        "generate/loop",
+        "models/gguf",
         "kv_cache",
-        "llama",
-        "llama_torch",
+        "models/llama",
+        "models/llama_torch",
         "quantization",
-        "quantization_torch",
-        "rope",
-        "sampling",
-        "threads",
+        "models/rope",
+        "sampling/draws",
+        "sampling/logits",
+        "sampling/params",
+        "models/threads",
     ]
 )
 N_PROMPT, N_NEW, N_LONG, N_TEXT = 64, 24, 512, 64

@@ -21,12 +21,19 @@ import torch
 from tqdm import tqdm
 from transformers.generation import logits_process
 
-from firsttoken import sampling_torch, shortlist
 from firsttoken.paths import data_path
 from firsttoken.provenance import code_digest, load_average, processor
-from firsttoken.sampling import SamplingParams, next_token_distribution
+from firsttoken.sampling import SamplingParams, next_token_distribution, sampling_torch, shortlist
 
-MEASURED_CODE = code_digest(["sampling", "sampling_torch", "shortlist"])
+MEASURED_CODE = code_digest(
+    [
+        "sampling/draws",
+        "sampling/logits",
+        "sampling/params",
+        "sampling/sampling_torch",
+        "sampling/shortlist",
+    ]
+)
 
 BATCH, VOCABULARIES, ROUNDS = 64, (32_000, 128_256), 7  # Llama 2's and Llama 3's vocabulary
 FOUR = {"temperature": 0.8, "min_p": 0.05, "top_k": 50, "top_p": 0.95}

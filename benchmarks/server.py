@@ -37,24 +37,27 @@ from prometheus_client.parser import text_string_to_metric_families
 from firsttoken.batching import Request, simulate
 from firsttoken.engine import Engine, MeasuredCost, decision_margins, measure_cost
 from firsttoken.generate import generate
-from firsttoken.llama import load_model
 from firsttoken.metrics import RequestTrace, summarize
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import data_path
 from firsttoken.provenance import code_digest, commit, load_average, processor
 from firsttoken.sampling import SamplingParams
-from firsttoken.tokenizer import tokenizer
 
 MEASURED_CODE = code_digest(
     [
         "batching",
-        "chat",
-        "continuation",
+        "models/chat",
+        "generate/sequence",
         "engine",
-        "generate",
-        "llama",
+        "generate/drafting",
+        "generate/loop",
+        "models/llama",
         "metrics",
         "paging",
-        "sampling",
+        "sampling/draws",
+        "sampling/logits",
+        "sampling/params",
         # Not what starts it: `__main__` and its options decide no number.
         "server/answers",
         "server/app",

@@ -28,7 +28,14 @@ from firsttoken.paging import BlockPool
 from firsttoken.paths import data_path
 from firsttoken.provenance import code_digest, commit, processor
 
-MEASURED_CODE = code_digest(["batching", "kv_cache", "metrics", "paging/pool"])
+MEASURED_CODE = code_digest(
+    [
+        "batching",
+        "kv_cache",
+        "metrics",
+        "paging/pool",
+    ]
+)
 
 N_PROMPT, N_OUTPUT, MAX_BATCH, LOAD = 512, 128, 64, 0.7
 N_REQUESTS, ROUNDS = 10_000, 5

@@ -28,24 +28,28 @@ import torch
 from tqdm import tqdm
 
 from firsttoken.generate import Generation, generate, prompt_lookup, speculative_generate
-from firsttoken.llama import load_model
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import data_path
 from firsttoken.provenance import code_digest, commit, load_average, processor
 from firsttoken.sampling import SamplingParams
 from firsttoken.speculative import acceptance_by_position, expected_tokens, speedup
-from firsttoken.tokenizer import tokenizer
 
 MEASURED_CODE = code_digest(
     [
         "attention",
-        "generate",
+        "generate/drafting",
+        "generate/loop",
         "kv_cache",
-        "llama",
-        "llama_torch",
-        "rope",
-        "sampling",
-        "speculative",
-        "threads",
+        "models/llama",
+        "models/llama_torch",
+        "models/rope",
+        "sampling/draws",
+        "sampling/logits",
+        "sampling/params",
+        "speculative/speed",
+        "speculative/verification",
+        "models/threads",
     ]
 )
 

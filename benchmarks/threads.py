@@ -22,12 +22,20 @@ from tqdm import tqdm
 from firsttoken.paths import data_path
 from firsttoken.provenance import code_digest, commit, load_average, processor
 
-MEASURED_CODE = code_digest(["attention", "kv_cache", "llama", "rope", "threads"])
+MEASURED_CODE = code_digest(
+    [
+        "attention",
+        "kv_cache",
+        "models/llama",
+        "models/rope",
+        "models/threads",
+    ]
+)
 
 ROUNDS, PASSES = 4, 60
 TIMES = f"""
 import json, time
-from firsttoken.llama import load_model
+from firsttoken.models.llama import load_model
 models = {{"one": load_model("target"), "all": load_model("target", n_threads=None)}}
 ids = [list(range(5, 105))]
 while kind := input():

@@ -43,8 +43,9 @@ PYODIDE = (
 )
 FORMULAS = (
     *("__init__.py", "architectures", "calculator.py", "checks.py", "hardware.py"),
-    *("kv_cache/__init__.py", "kv_cache/sizes.py", "parallel", "roofline.py", "throughput.py"),
-    "units.py",
+    *("kv_cache/__init__.py", "kv_cache/sizes.py", "roofline.py", "throughput.py", "units.py"),
+    *("parallel/__init__.py", "parallel/collectives.py", "parallel/memory.py"),
+    *("parallel/pipeline.py", "parallel/planner.py", "parallel/tensor.py"),
 )
 
 

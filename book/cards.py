@@ -13,23 +13,23 @@ from matplotlib.figure import Figure
 
 from firsttoken.architectures import ARCHITECTURES
 from firsttoken.batching import Request, simulate
-from firsttoken.checkpoint import read_checkpoint
 from firsttoken.drafts import best_tree
 from firsttoken.flash import flash_steps
 from firsttoken.generate import speculative_generate
 from firsttoken.hardware import ACCELERATORS
 from firsttoken.kv_cache import kv_cache_bytes, state_bytes
-from firsttoken.llama import load_model
 from firsttoken.metrics import wait_md1, wait_mm1
+from firsttoken.models.checkpoint import read_checkpoint
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
+from firsttoken.page.plots import COLORS, STYLE, ornament
 from firsttoken.paging import BlockPool
 from firsttoken.parallel import ring_rounds
 from firsttoken.paths import data_path
-from firsttoken.plots import COLORS, STYLE, ornament
 from firsttoken.quantization import quantize
 from firsttoken.roofline import attainable_flops, mlp_cost, model_cost
 from firsttoken.sampling import SamplingParams, keep_top_p, softmax
 from firsttoken.throughput import best_batch, decode_step, pareto
-from firsttoken.tokenizer import tokenizer
 from firsttoken.units import GB
 
 LLAMA, H100 = ARCHITECTURES["Llama-2-13B"], ACCELERATORS["H100-SXM"]

@@ -13,7 +13,7 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from firsttoken.start import CHAPTERS
+from firsttoken.page.start import CHAPTERS
 
 HEAD = ("Engine", "File, and what to find there", "Since")
 

@@ -10,9 +10,9 @@ from cards import picture
 
 from firsttoken.generate import generate
 from firsttoken.live import View, stills
+from firsttoken.models.tokenizer import TextStream, tokenizer
+from firsttoken.page.start import CHAPTERS, PARTS
 from firsttoken.sampling import SamplingParams, softmax
-from firsttoken.start import CHAPTERS, PARTS
-from firsttoken.tokenizer import TextStream, tokenizer
 
 N_GUESSES = 5  # tokens that are shown for each place
 SPOKEN = {" ": " space ", "\n": " newline ", "\t": " tab "}

@@ -20,7 +20,7 @@ from site_pages import CITATION, reading_order, slider_figure, widget_state
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
-from firsttoken.start import CHAPTERS, PARTS
+from firsttoken.page.start import CHAPTERS, PARTS
 
 TUTOR = Path(__file__).resolve().parents[1] / "TUTOR.md"
 PLAIN = (

@@ -43,7 +43,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from firsttoken import live
-from firsttoken.start import CHAPTERS
+from firsttoken.page.start import CHAPTERS
 
 CITATION = Path(__file__).resolve().parents[1] / "CITATION.cff"
 LOCAL_LAB = "http://localhost:8888/lab/tree/"

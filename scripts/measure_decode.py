@@ -23,7 +23,7 @@ from pathlib import Path
 
 from firsttoken.architectures import ARCHITECTURES, Architecture
 from firsttoken.measure import decode_times, this_machine
-from firsttoken.prediction import (
+from firsttoken.measure.prediction import (
     LLAMA_100M,
     DecodePoint,
     MachineProfile,
@@ -35,7 +35,14 @@ from firsttoken.prediction import (
 from firsttoken.provenance import code_digest, commit, in_file_name
 
 MEASURED_CODE = code_digest(
-    ["kv_cache", "llama_torch", "measure", "prediction", "roofline", "rope", "throughput"]
+    [
+        "kv_cache",
+        "models/llama_torch",
+        "measure",
+        "roofline",
+        "models/rope",
+        "throughput",
+    ]
 )
 
 ROOT = Path(__file__).parents[1]

@@ -38,27 +38,30 @@ from firsttoken.engine import (
     serve_trace,
 )
 from firsttoken.generate import generate
-from firsttoken.llama import load_model
 from firsttoken.metrics import RequestTrace, summarize
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paging import BlockPool
 from firsttoken.paths import data_path
 from firsttoken.provenance import code_digest, commit, processor
 from firsttoken.sampling import SamplingParams, softmax
-from firsttoken.tokenizer import tokenizer
 
 MEASURED_CODE = code_digest(
     [
         "attention",
         "batching",
         "engine",
-        "generate",
+        "generate/drafting",
+        "generate/loop",
         "kv_cache",
-        "llama",
+        "models/llama",
         "metrics",
         "paging",
-        "rope",
-        "sampling",
-        "threads",
+        "models/rope",
+        "sampling/draws",
+        "sampling/logits",
+        "sampling/params",
+        "models/threads",
     ]
 )
 

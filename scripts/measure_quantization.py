@@ -32,7 +32,8 @@ from tqdm import tqdm
 from train_diffusion import interval
 from train_variants import heldout_windows
 
-from firsttoken.llama_torch import Llama
+from firsttoken.models.llama_torch import Llama
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import data_path
 from firsttoken.provenance import code_digest, commit, processor
 from firsttoken.quantization import (
@@ -46,9 +47,14 @@ from firsttoken.quantization import (
     quantize,
     unpack_gguf,
 )
-from firsttoken.tokenizer import tokenizer
 
-MEASURED_CODE = code_digest(["llama_torch", "quantization", "rope"])
+MEASURED_CODE = code_digest(
+    [
+        "models/llama_torch",
+        "quantization",
+        "models/rope",
+    ]
+)
 
 ROOT = Path(__file__).parents[1]
 SEED = 0
@@ -240,7 +246,7 @@ def read_by(model: Llama, tokens: Tensor) -> Iterator[tuple[int, dict[str, np.nd
     """
     positions = torch.arange(tokens.shape[1], dtype=torch.float32)
     angles = torch.outer(positions, model._frequencies)
-    rotation, mix = (angles.cos(), angles.sin()), model._mix(None)
+    rotation, attend = (angles.cos(), angles.sin()), model._attend(None)
     x = model.model.embed_tokens(tokens)
     for layer, block in enumerate(model.model.layers):
         seen: dict[str, np.ndarray] = {}
@@ -252,11 +258,11 @@ def read_by(model: Llama, tokens: Tensor) -> Iterator[tuple[int, dict[str, np.nd
             block.get_submodule(names[0]).register_forward_pre_hook(keep(kind))
             for kind, names in INPUTS.items()
         ]
-        block(x, *rotation, mix, layer)
+        block(x, *rotation, attend, layer)
         for hook in hooks:
             hook.remove()
         yield layer, seen
-        x = block(x, *rotation, mix, layer)
+        x = block(x, *rotation, attend, layer)
 
 
 def quantise_weights(model: Llama, how: Weights, tokens: Tensor, inputs: dict) -> None:
@@ -429,14 +435,14 @@ def rounded_heads(x: Tensor, bits: int, per: str | None) -> Tensor:
 
 def quantise_cache(model: Llama, how: Cache) -> None:
     """Let attention read rounded keys and values, those of the newest token as well."""
-    plain = model._mix
+    plain = model._attend
 
     def mix_with(cache):
-        mix = plain(cache)
+        attend = plain(cache)
 
         def mixed(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             k = k if how.before_rope else rounded_heads(k, how.bits, how.keys)
-            return mix(layer, q, k, rounded_heads(v, how.bits, how.values))
+            return attend(layer, q, k, rounded_heads(v, how.bits, how.values))
 
         return mixed
 
@@ -444,7 +450,7 @@ def quantise_cache(model: Llama, how: Cache) -> None:
         heads = out.unflatten(-1, (-1, model.arch.head_dim)).transpose(1, 2)
         return rounded_heads(heads, how.bits, how.keys).transpose(1, 2).flatten(2)
 
-    model._mix = mix_with
+    model._attend = mix_with
     if how.before_rope:
         for block in model.model.layers:
             block.self_attn.k_proj.register_forward_hook(before)

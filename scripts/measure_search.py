@@ -29,11 +29,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from firsttoken.llama import load_model
-from firsttoken.paths import data_path
-from firsttoken.provenance import code_digest, commit
-from firsttoken.sampling import SamplingParams
-from firsttoken.search import (
+from firsttoken.generate.search import (
     beam_search,
     best_of_n_accuracy,
     majority_vote,
@@ -41,19 +37,26 @@ from firsttoken.search import (
     total_logprob,
     vote_accuracy,
 )
-from firsttoken.tokenizer import tokenizer
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
+from firsttoken.paths import data_path
+from firsttoken.provenance import code_digest, commit
+from firsttoken.sampling import SamplingParams
 
 MEASURED_CODE = code_digest(
     [
         "attention",
-        "evaluation",
-        "generate",
+        "models/evaluation",
+        "generate/drafting",
+        "generate/loop",
         "kv_cache",
-        "llama",
-        "rope",
-        "sampling",
-        "search",
-        "threads",
+        "models/llama",
+        "models/rope",
+        "sampling/draws",
+        "sampling/logits",
+        "sampling/params",
+        "generate/search",
+        "models/threads",
     ]
 )
 

@@ -21,31 +21,38 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
+from firsttoken.models.smollm2 import KEEP_IN
 from firsttoken.paths import SMOLLM2_WHEEL, data_path
 from firsttoken.provenance import code_digest, commit, instruction_sets, load_average, processor
-from firsttoken.smollm2 import KEEP_IN
 
 # What chapters call on it, as long as it decides numbers.
 MEASURED_CODE = code_digest(
     [
         "attention",
-        "chat",
-        "constrained",
-        "drafts",
+        "models/chat",
+        "sampling/constrained",
+        "drafts/planning",
+        "drafts/suffix_automaton",
+        "drafts/typical",
+        "speculative/trees",
         "engine",
-        "evaluation",
-        "generate",
-        "gguf",
-        "inspection",
+        "models/evaluation",
+        "generate/drafting",
+        "generate/loop",
+        "models/gguf",
+        "models/inspection",
         "kv_cache",
-        "llama",
+        "models/llama",
         "paging",
         "quantization",
-        "rope",
-        "sampling",
-        "smollm2",
-        "speculative",
-        "threads",
+        "models/rope",
+        "sampling/draws",
+        "sampling/logits",
+        "sampling/params",
+        "models/smollm2",
+        "speculative/speed",
+        "speculative/verification",
+        "models/threads",
     ]
 )
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"

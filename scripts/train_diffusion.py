@@ -38,22 +38,24 @@ from train_model import (
 )
 from train_variants import training_stream
 
-from firsttoken.checkpoint import read_checkpoint
-from firsttoken.diffusion import hide, loss_bound, unmask
-from firsttoken.llama import load_model
-from firsttoken.llama_torch import KVCache, Llama
+from firsttoken.models.checkpoint import read_checkpoint
+from firsttoken.models.llama import load_model
+from firsttoken.models.llama_torch import KVCache, Llama
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.provenance import code_digest, commit, load_average, processor
+from firsttoken.recurrent.diffusion import hide, loss_bound, unmask
 from firsttoken.sampling import draw
-from firsttoken.tokenizer import tokenizer
 
 MEASURED_CODE = code_digest(
     [
-        "checkpoint",
-        "diffusion",
-        "llama",
-        "llama_torch",
-        "rope",
-        "sampling",
+        "models/checkpoint",
+        "recurrent/diffusion",
+        "models/llama",
+        "models/llama_torch",
+        "models/rope",
+        "sampling/draws",
+        "sampling/logits",
+        "sampling/params",
         "scripts/train_model.py",
     ]
 )
@@ -133,14 +135,14 @@ class Denoiser(Llama):
     def forward(self, tokens, cache=None):
         return super().forward(tokens, cache)[:, :-1, :VOCAB_SIZE]
 
-    def _mix(self, cache):
-        def mix(layer, q, k, v):
+    def _attend(self, cache):
+        def attend(layer, q, k, v):
             if cache is not None:
                 cache.append(layer, k, v)
                 k, v = cache.keys(layer), cache.values(layer)
             return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
 
-        return mix
+        return attend
 
 
 def spread_counts(n_rows: int, n_tokens: int, rng: np.random.Generator) -> np.ndarray:

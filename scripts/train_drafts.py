@@ -31,9 +31,8 @@ from train_model import CONTEXT, ROOT, save
 from train_pruning import Work, made_here, write
 from train_variants import training_stream
 
-from firsttoken.checkpoint import read_safetensors
-from firsttoken.continuation import Continuation
-from firsttoken.draft_heads import (
+from firsttoken.drafts.drafts_torch import Eagle, MedusaHeads, MultiTokenHeads, RecurrentHead
+from firsttoken.drafts.heads import (
     EagleDraft,
     FeatureDraft,
     MedusaDraft,
@@ -41,27 +40,37 @@ from firsttoken.draft_heads import (
     RecurrentDraft,
     multi_token_heads,
 )
-from firsttoken.drafts_torch import Eagle, MedusaHeads, MultiTokenHeads, RecurrentHead
 from firsttoken.generate import generate, speculative_generate
-from firsttoken.llama import load_model
-from firsttoken.llama_torch import Llama
+from firsttoken.generate.sequence import TextOptions, TokenSequence
+from firsttoken.models.checkpoint import read_safetensors
+from firsttoken.models.llama import load_model
+from firsttoken.models.llama_torch import Llama
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.provenance import code_digest, commit, processor
 from firsttoken.sampling import SamplingParams
 from firsttoken.speculative import acceptance_by_position
-from firsttoken.tokenizer import tokenizer
 
 MEASURED_CODE = code_digest(
     [
-        "checkpoint",
-        "continuation",
-        "draft_heads",
-        "drafts",
-        "drafts_torch",
-        "generate",
-        "llama",
-        "llama_torch",
-        "sampling",
-        "speculative",
+        "models/checkpoint",
+        "generate/sequence",
+        "drafts/growing",
+        "drafts/heads",
+        "drafts/lookup",
+        "drafts/planning",
+        "drafts/suffix_automaton",
+        "drafts/typical",
+        "speculative/trees",
+        "drafts/drafts_torch",
+        "generate/drafting",
+        "generate/loop",
+        "models/llama",
+        "models/llama_torch",
+        "sampling/draws",
+        "sampling/logits",
+        "sampling/params",
+        "speculative/speed",
+        "speculative/verification",
         "scripts/train_model.py",
     ]
 )
@@ -417,7 +426,9 @@ def ranks(target, draft, prompts: list[list[int]]) -> list[list[float]]:
     for prompt in prompts:
         params = SamplingParams(0, max_tokens=N_LEVELS + 1)
         first, *follow = generate(target, prompt, params, ignore_eos=True).ids
-        request = Continuation(target, [*prompt, first], params, ignore_eos=True)
+        request = TokenSequence(
+            target, [*prompt, first], params, options=TextOptions(ignore_eos=True)
+        )
         look = draft.look(request, target.features([prompt])[0])
         for level, token in enumerate(follow[: draft.n_levels]):
             row = look(follow[:level], list(range(-1, level - 1)), 1)[-1]

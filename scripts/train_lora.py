@@ -28,13 +28,13 @@ from tqdm import tqdm
 from train_model import CONTEXT, HELDOUT_FILES, ROOT, _hashes, split_corpus
 
 from firsttoken.generate import generate
-from firsttoken.llama import Llama as NumpyLlama
-from firsttoken.llama import load_model
-from firsttoken.llama_torch import Llama
-from firsttoken.lora import Adapter, load_adapter, merge_adapter, save_adapter
+from firsttoken.models.llama import Llama as NumpyLlama
+from firsttoken.models.llama import load_model
+from firsttoken.models.llama_torch import Llama
+from firsttoken.models.lora import Adapter, load_adapter, merge_adapter, save_adapter
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.provenance import commit, processor
 from firsttoken.sampling import SamplingParams
-from firsttoken.tokenizer import tokenizer
 
 MODEL = ROOT / "data" / "model"
 MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

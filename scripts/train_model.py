@@ -31,12 +31,12 @@ from safetensors.torch import save_file
 from tqdm import tqdm
 
 from firsttoken.architectures import Architecture
-from firsttoken.checkpoint import weight_shapes
-from firsttoken.evaluation import bits_per_byte, mean_acceptance
-from firsttoken.llama_torch import Llama
+from firsttoken.models.checkpoint import weight_shapes
+from firsttoken.models.evaluation import bits_per_byte, mean_acceptance
+from firsttoken.models.llama_torch import Llama
+from firsttoken.models.tokenizer import Tokenizer
+from firsttoken.models.tokenizer import tokenizer as load_tokenizer
 from firsttoken.provenance import processor
-from firsttoken.tokenizer import Tokenizer
-from firsttoken.tokenizer import tokenizer as load_tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
 END = "<|endoftext|>"

@@ -49,9 +49,10 @@ from train_model import (
 from train_variants import evaluate, heldout_windows, paired, training_stream
 
 from firsttoken.architectures import Architecture
-from firsttoken.evaluation import bits_per_byte, mean_acceptance
-from firsttoken.llama import load_model
-from firsttoken.llama_torch import Llama
+from firsttoken.models.evaluation import bits_per_byte, mean_acceptance
+from firsttoken.models.llama import load_model
+from firsttoken.models.llama_torch import Llama
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.provenance import code_digest, commit, load_average, processor
 from firsttoken.pruning import (
     METHODS,
@@ -64,16 +65,15 @@ from firsttoken.pruning import (
     prune_2_4,
     unit_shape,
 )
-from firsttoken.tokenizer import tokenizer
 
 MEASURED_CODE = code_digest(
     [
-        "checkpoint",
-        "evaluation",
-        "llama",
-        "llama_torch",
+        "models/checkpoint",
+        "models/evaluation",
+        "models/llama",
+        "models/llama_torch",
         "pruning",
-        "rope",
+        "models/rope",
         "scripts/train_model.py",
     ]
 )

@@ -41,16 +41,16 @@ from train_pruning import (
 )
 from train_variants import paired, training_stream
 
-from firsttoken.llama_torch import Llama
+from firsttoken.models.llama_torch import Llama
 from firsttoken.provenance import code_digest
 from firsttoken.quantization import quantize
 
 MEASURED_CODE = code_digest(
     [
-        "llama_torch",
+        "models/llama_torch",
         "pruning",
         "quantization",
-        "rope",
+        "models/rope",
         "scripts/measure_quantization.py",
         "scripts/train_model.py",
         "scripts/train_pruning.py",

@@ -30,7 +30,11 @@ from train_variants import ROOT, paired
 
 from firsttoken.provenance import code_digest, commit, in_file_name, processor
 
-MEASURED_CODE = code_digest(["scripts/recall.py"])
+MEASURED_CODE = code_digest(
+    [
+        "scripts/recall.py",
+    ]
+)
 
 RECIPE = Recipe()
 WIDTHS = (8, 16, 32)

@@ -31,13 +31,14 @@ from train_drafts import Recipe, Windows, loss_of, train
 from train_model import ROOT
 from train_pruning import Work, write
 
-from firsttoken.chat import chat_template
-from firsttoken.continuation import Continuation, Generation
-from firsttoken.draft_heads import LikelyDraft
+from firsttoken.drafts.heads import LikelyDraft
 from firsttoken.generate import Proposal, generate, speculative_generate
-from firsttoken.llama import Llama as NumpyLlama
-from firsttoken.llama import load_model
-from firsttoken.llama_torch import Llama
+from firsttoken.generate.sequence import Generation, TokenSequence
+from firsttoken.models.chat import chat_template
+from firsttoken.models.llama import Llama as NumpyLlama
+from firsttoken.models.llama import load_model
+from firsttoken.models.llama_torch import Llama
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import SMOLLM2_WHEEL, smollm2_path
 from firsttoken.provenance import (
     code_digest,
@@ -48,23 +49,28 @@ from firsttoken.provenance import (
 )
 from firsttoken.quantization import quantize
 from firsttoken.sampling import SamplingParams
-from firsttoken.shortlist import sample
+from firsttoken.sampling.shortlist import sample
 from firsttoken.speculative import acceptance_by_position
-from firsttoken.tokenizer import tokenizer
 
 MEASURED_CODE = code_digest(
     [
-        "chat",
-        "continuation",
-        "draft_heads",
-        "drafts_torch",
-        "generate",
-        "llama",
-        "llama_torch",
+        "models/chat",
+        "generate/sequence",
+        "drafts/growing",
+        "drafts/heads",
+        "drafts/lookup",
+        "drafts/drafts_torch",
+        "generate/drafting",
+        "generate/loop",
+        "models/llama",
+        "models/llama_torch",
         "quantization",
-        "sampling",
-        "shortlist",
-        "speculative",
+        "sampling/draws",
+        "sampling/logits",
+        "sampling/params",
+        "sampling/shortlist",
+        "speculative/speed",
+        "speculative/verification",
     ]
 )
 GAMMA = 6  # guesses in a row, where they are counted
@@ -181,7 +187,7 @@ def decode(
     key = torch.arange(longest + n_tokens)
     seen_at_all = key >= starts[:, None, None, None]  # (B, 1, 1, S)
 
-    def mix(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         cache.append(layer, k, v)
         k, v = cache.keys(layer), cache.values(layer)
         n_keys, n_new = k.shape[2], q.shape[2]
@@ -191,7 +197,7 @@ def decode(
         mask = (seen_at_all[..., :n_keys] & (past <= query)) | (past == query)
         if n_new > 1:
             return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
-        rows = q.reshape(len(q), k.shape[1], -1, q.shape[-1])  # as `llama_torch._attend`
+        rows = q.reshape(len(q), k.shape[1], -1, q.shape[-1])  # as `llama_torch._attention`
         return F.scaled_dot_product_attention(rows, k, v, attn_mask=mask).reshape(q.shape)
 
     tokens = torch.tensor([[0] * int(n) + list(p) for n, p in zip(starts, prompts, strict=True)])
@@ -206,7 +212,7 @@ def decode(
     for _ in range(n_tokens):
         positions = model._positions(tokens.shape[1], cache)
         with torch.no_grad():
-            logits = model._logits(tokens, positions, mix).float().numpy()
+            logits = model._logits(tokens, positions, attend).float().numpy()
         drawn = sample(logits, rng, temperatures, top_k)
         for row in sorted(open_rows):
             said[row].append(int(drawn[row]))
@@ -335,7 +341,7 @@ class Timed:
         self.draft, self.observe = draft, draft.observe
         self.ms: list[float] = []
 
-    def propose(self, request: Continuation, n: int) -> Proposal:
+    def propose(self, request: TokenSequence, n: int) -> Proposal:
         """Return up to n guesses."""
         began = time.perf_counter()
         proposal = self.draft.propose(request, n)

@@ -49,12 +49,19 @@ from train_model import (
 
 from firsttoken.architectures import Architecture
 from firsttoken.kv_cache import kv_cache_bytes
-from firsttoken.llama_torch import MLP
+from firsttoken.models.llama_torch import MLP
+from firsttoken.models.rope import rope_frequencies
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.provenance import code_digest, commit, in_file_name, processor
-from firsttoken.rope import rope_frequencies
-from firsttoken.tokenizer import tokenizer
 
-MEASURED_CODE = code_digest(["kv_cache", "llama_torch", "rope", "scripts/train_model.py"])
+MEASURED_CODE = code_digest(
+    [
+        "kv_cache",
+        "models/llama_torch",
+        "models/rope",
+        "scripts/train_model.py",
+    ]
+)
 
 WINDOW = 64
 MHA = Architecture("MHA", 6, 128, 8, 8, 16, 352, 1024, tied_embeddings=True, max_context=CONTEXT)

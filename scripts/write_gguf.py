@@ -14,7 +14,7 @@ import gguf
 import numpy as np
 
 from firsttoken.architectures import Architecture
-from firsttoken.checkpoint import Checkpoint, check_weights, read_checkpoint
+from firsttoken.models.checkpoint import Checkpoint, check_weights, read_checkpoint
 from firsttoken.paths import data_path
 from firsttoken.quantization import pack_gguf
 

@@ -77,13 +77,13 @@ def new_chapter(topic: str, root: Path = ROOT) -> list[Path]:
             r"\| \d\d \| \[.*\]\(notebooks/.*\n",
             f"| {number} | [{title}](notebooks/{stem}.ipynb) | {question(title)} |\n",
         ),
-        "lib/firsttoken/start.py": lambda text: after_last(
+        "lib/firsttoken/page/start.py": lambda text: after_last(
             text,
             r"            Chapter\(\n(?:                .*\n)+            \),\n",
             on_map(stem, title),
         ),
         "book/cards.py": lambda text: with_picture(text, stem, topic),
-        ".importlinter": lambda text: on_its_floor(text, topic),
+        ".importlinter": lambda text: in_its_layer(text, topic),
         "book/teaching.md": lambda text: in_tables(text, number, topic, title, chapter),
         "book/references.bib": lambda text: text if "{simpson1949," in text else text + SIMPSON,
         "TUTOR.md": lambda text: after_last(text, r"\| `\d\d_\w+` \|.*\n", stumbles(stem)),
@@ -129,11 +129,11 @@ def with_picture(text: str, stem: str, topic: str) -> str:
     return after_last(text, r'    "\d\d_\w+": \w+,\n', f'    "{stem}": {topic},\n')
 
 
-def on_its_floor(text: str, topic: str) -> str:
+def in_its_layer(text: str, topic: str) -> str:
     """Return the plan of the house with a module among the algorithms, which need NumPy only."""
-    floor = re.search(r"(?<=    # algorithms: arrays in, arrays out\n    ).*", text)
-    modules = sorted([*floor[0].split(" : "), topic])
-    return text[: floor.start()] + " : ".join(modules) + text[floor.end() :]
+    layer = re.search(r"(?<=    # algorithms: arrays in, arrays out\n    ).*", text)
+    modules = sorted([*layer[0].split(" : "), topic])
+    return text[: layer.start()] + " : ".join(modules) + text[layer.end() :]
 
 
 def in_tables(text: str, number: str, topic: str, title: str, chapter: dict) -> str:

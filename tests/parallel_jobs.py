@@ -11,9 +11,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from firsttoken.checkpoint import read_checkpoint
-from firsttoken.parallel_torch import column_row, split_checkpoint
-from firsttoken.parallel_torch.tensor import tensor_parallel_model
+from firsttoken.models.checkpoint import read_checkpoint
+from firsttoken.parallel.parallel_torch import column_row, split_checkpoint
+from firsttoken.parallel.parallel_torch.tensor import tensor_parallel_model
 
 
 @contextlib.contextmanager

@@ -17,11 +17,11 @@ import uvicorn
 from engine.chain import Chain
 from firsttoken.architectures import Architecture
 from firsttoken.engine import Engine
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.server.app import ServerSettings, create_app
 from firsttoken.server.engine_client import EngineClient
 from firsttoken.server.engine_process import connected, engine_process, run_engine
 from firsttoken.server.protocol import uvicorn_config
-from firsttoken.tokenizer import tokenizer
 
 WORDS = tokenizer()
 NAME = "first-token"

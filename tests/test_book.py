@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from myst_nb.sphinx_ import HideCodeCellNode
 from pybtex.database import parse_string
 
-from firsttoken import explore
+from firsttoken.page import explore
 from test_chapters import TACTLESS
 
 ROOT = Path(__file__).parents[1]

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from firsttoken import live
-from firsttoken.chat import ChatTemplate, chat_template
 from firsttoken.generate import generate
 from firsttoken.live import assets
 from firsttoken.live.chat import STORED, TEMPLATE
-from firsttoken.llama import load_model
+from firsttoken.models.chat import ChatTemplate, chat_template
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import data_path, smollm2_path
 from firsttoken.sampling import SamplingParams
-from firsttoken.tokenizer import tokenizer
 
 LINES = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|endoftext|>{% endfor %}"
 LINES += "{% if add_generation_prompt %}assistant: {% endif %}"
@@ -290,9 +290,9 @@ def test_without_the_model_one_line_says_how_to_get_it(monkeypatch):
     def missing():
         raise ValueError("smollm2 is not installed; to get it: pip")
 
-    monkeypatch.setattr("firsttoken.llama.smollm2_path", missing)
+    monkeypatch.setattr("firsttoken.models.llama.smollm2_path", missing)
     monkeypatch.setitem(live.chat.__globals__, "smollm2_path", missing)
-    monkeypatch.setattr("firsttoken.smollm2.load_smollm2", missing)
+    monkeypatch.setattr("firsttoken.models.smollm2.load_smollm2", missing)
     talk = live.chat()
     assert "to get it: pip" in talk.still and STORED[1]["content"] in talk.still
     talk.start()

@@ -1,4 +1,4 @@
-"""The house rules that no linter knows: forbidden things, light floors, equal dependency lists."""
+"""The house rules that no linter knows: forbidden things, light layers, equal dependency lists."""
 
 import ast
 import configparser
@@ -82,14 +82,14 @@ def modules_loaded_by(modules: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("n_floors", "heavy"), [(2, {"numpy", "torch", "matplotlib"}), (3, {"torch", "matplotlib"})]
+    ("n_layers", "heavy"), [(2, {"numpy", "torch", "matplotlib"}), (3, {"torch", "matplotlib"})]
 )
-def test_light_floors_load_nothing_heavy(n_floors, heavy):
+def test_light_layers_load_nothing_heavy(n_layers, heavy):
     """What no reading of imports can see: a heavy package that comes in through another one."""
     house = configparser.ConfigParser()
     house.read(ROOT / ".importlinter")
-    floors = house["importlinter:contract:floors"]["layers"].split("\n")
-    modules = [name for floor in floors[-n_floors:] for name in floor.split(" : ")]
+    layers = house["importlinter:contract:layers"]["layers"].split("\n")
+    modules = [name for layer in layers[-n_layers:] for name in layer.split(" : ")]
     assert "units" in modules and "roofline" in modules
     assert modules_loaded_by(modules) & heavy == set()
 
@@ -202,7 +202,7 @@ def test_wheel_carries_what_the_chapters_read(tmp_path):
     install = ["install", "--no-deps", "--no-index", "--target", str(installed)]
     subprocess.run([*pip, *install, str(wheel)], check=True)
     code = (
-        "import firsttoken.llama as llama; from firsttoken.tokenizer import tokenizer;"
+        "from firsttoken.models import llama; from firsttoken.models.tokenizer import tokenizer;"
         "ids = tokenizer().encode('import os');"
         "assert llama.load_model('draft')([ids]).shape[:2] == (1, len(ids));"
         "assert llama.load_model('target').arch.n_layers > 1;"

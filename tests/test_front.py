@@ -18,10 +18,10 @@ import yaml
 from firsttoken import live
 from firsttoken.generate import generate
 from firsttoken.live import assets
-from firsttoken.llama import load_model
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
+from firsttoken.page.start import CHAPTERS
 from firsttoken.sampling import softmax
-from firsttoken.start import CHAPTERS
-from firsttoken.tokenizer import tokenizer
 
 BOOK = Path(__file__).parents[1] / "book"
 INTRO = (BOOK / "intro.md").read_text("utf-8")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from firsttoken.constrained import Regex, accepts, shortest_completion
+from firsttoken.sampling.constrained import Regex, accepts, shortest_completion
 from firsttoken.server.json_schema import schema_regex
 
 MAX_STATES = 6_000

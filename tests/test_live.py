@@ -13,10 +13,10 @@ import pytest
 
 from firsttoken import live
 from firsttoken.live import assets, stills, views
-from firsttoken.llama import load_model
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import data_path
 from firsttoken.sampling import SamplingParams, next_token_distribution, softmax
-from firsttoken.tokenizer import tokenizer
 
 MAX_STILL_BYTES = 15_000  # what a view may add to a page before it is started, after gzip
 

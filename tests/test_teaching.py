@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from firsttoken.start import CHAPTERS, path_to
+from firsttoken.page.start import CHAPTERS, path_to
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "book" / "teaching.md").read_text("utf-8")

@@ -14,7 +14,7 @@ METADATA = {
     "language_info": {"name": "python", "pygments_lexer": "ipython3"},
 }
 SLIDER = """\
-from firsttoken.explore import explore
+from firsttoken.page.explore import explore
 
 explore(lambda ax, n: ax.plot([0, n]), alt="A line.", n=[1, 2, 3])"""
 HEADING = "### Further: the rare case"

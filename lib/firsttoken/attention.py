@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from firsttoken.architectures import Architecture
 from firsttoken.checks import check_count
 from firsttoken.kv_cache import KVCache
-from firsttoken.sampling import as_floats
+from firsttoken.sampling.logits import as_floats
 
 Array = np.ndarray
 
@@ -51,6 +51,32 @@ def attention(
     """
     check_shapes(q, k, v)
     _check_window(causal, window, sinks)
+    n_new, n_keys = q.shape[2], k.shape[2]
+    visible = None
+    if n_new > 1 or (window is not None and window < n_keys):  # else the query sees every key
+        # Without a window, what can be hidden is among the keys of the new queries.
+        seen = n_keys - n_new if window is None else 0
+        visible = _visible(n_new, n_keys - seen, causal, window, sinks)
+    return masked_attention(as_floats(q), k, v, visible, scale)
+
+
+def masked_attention(
+    q: Array, k: Array, v: Array, visible: Array | None = None, scale: float | None = None
+) -> Array:
+    """Return the attention of queries to those keys that a mask lets them see.
+
+    `visible` is about the last M of the S keys; those before are seen by all. None: all keys are.
+    Each query must see a key. `scale` is that of `attention`, which is this with a causal mask.
+
+    Shapes: q (B, N, T, H); k, v (B, K, S, H); visible of bool, (T, M), or what broadcasts to
+            (B, K, G, T, M) with G = N / K; result (B, N, T, H)
+    Raises: ValueError for a mask that does not fit.
+
+    >>> q, k = np.zeros((1, 1, 2, 1)), np.zeros((1, 1, 3, 1))  # equal scores: plain means
+    >>> v = np.array([[[[3.0], [1.0], [5.0]]]])  # of a text, and of two guesses for what follows
+    >>> masked_attention(q, k, v, np.eye(2, dtype=bool)).ravel().tolist()
+    [2.0, 4.0]
+    """
     batch, n_heads, n_new, head_dim = q.shape
     n_kv_heads, n_keys = k.shape[1:3]
     group = n_heads // n_kv_heads
@@ -58,15 +84,15 @@ def attention(
 
     # The G query heads of a group become rows of one matrix, so that their K and V head is
     # read once and never copied.
-    rows = as_floats(q) * scale
-    rows = rows.reshape(batch, n_kv_heads, group * n_new, head_dim)  # [B, K, G·T, H]
+    rows = (q * scale).reshape(batch, n_kv_heads, group * n_new, head_dim)  # [B, K, G·T, H]
     scores = rows @ k.swapaxes(2, 3)  # [B, K, G·T, S]
-    if n_new > 1 or (window is not None and window < n_keys):  # else the query sees every key
-        # Without a window, what can be hidden is among the keys of the new queries.
-        seen = n_keys - n_new if window is None else 0
-        visible = _visible(n_new, n_keys - seen, causal, window, sinks)  # [T, S - seen]
+    if visible is not None:
+        if visible.shape[-2] != n_new or not n_new <= visible.shape[-1] <= n_keys:
+            raise ValueError(
+                f"visible {visible.shape} must be (…, T, M) with T = {n_new} <= M <= S = {n_keys}"
+            )
         by_query = scores.reshape(batch, n_kv_heads, group, n_new, n_keys)  # a view
-        np.copyto(by_query[..., seen:], -np.inf, where=~visible)
+        np.copyto(by_query[..., n_keys - visible.shape[-1] :], -np.inf, where=~visible)
     scores -= scores.max(axis=-1, keepdims=True, initial=-np.inf)  # exp cannot overflow
     weights = np.exp(scores, out=scores)
     mixed = (weights @ v) / weights.sum(axis=-1, keepdims=True)  # [B, K, G·T, H]

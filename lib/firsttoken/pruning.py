@@ -19,10 +19,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from firsttoken.architectures import Architecture
-from firsttoken.checkpoint import check_weights
 from firsttoken.checks import check_count
-from firsttoken.llama_torch import Llama
-from firsttoken.protocols import check_tokens
+from firsttoken.models.checkpoint import check_weights
+from firsttoken.models.llama_torch import Llama
+from firsttoken.models.protocols import check_tokens
 
 Array = np.ndarray
 Change = Callable[[int, Tensor], Tensor]  # (place, what its units say): what is heard instead
@@ -97,7 +97,7 @@ def importance(model: Llama, tokens: ArrayLike, of: str, method: str = "taylor")
             2019, arXiv:1906.10771, sec. 3; block_influence: Men et al. 2024 (ShortGPT),
             arXiv:2403.03853, eq. 1
 
-    >>> from firsttoken.llama import load_model
+    >>> from firsttoken.models.llama import load_model
     >>> model = load_model("draft", backend="torch")
     >>> importance(model, [[0, 5, 9, 2]], of="heads").shape
     (1, 6)
@@ -188,7 +188,7 @@ def prune(
             none at all, rows of other lengths, or heads that leave unequal groups; and as
             `check_weights`.
 
-    >>> from firsttoken.checkpoint import read_checkpoint
+    >>> from firsttoken.models.checkpoint import read_checkpoint
     >>> from firsttoken.paths import data_path
     >>> target = read_checkpoint(data_path("model/target"))
     >>> arch, weights = prune(target.arch, target.weights, layers=[0, 1, 2, 7])

@@ -6,7 +6,7 @@ from pathlib import Path
 import gguf
 
 from browser.visit import ROOT
-from firsttoken.checkpoint import read_checkpoint
+from firsttoken.models.checkpoint import read_checkpoint
 from firsttoken.paths import data_path
 
 TEMPLATE = (

@@ -2,9 +2,9 @@
 
 import pytest
 
-from firsttoken.llama import load_model
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import data_path
-from firsttoken.tokenizer import tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from firsttoken.batching import StepRecord
 from firsttoken.engine import Engine, MeasuredCost, fit_cost, measure_cost, record_steps
-from firsttoken.llama import load_model
+from firsttoken.models.llama import load_model
 from firsttoken.sampling import SamplingParams
 
 rates = st.one_of(st.just(0.0), st.floats(1e-6, 1e-2))

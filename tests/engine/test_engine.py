@@ -29,12 +29,12 @@ from engine.chain import (
     prompts,
     wishes,
 )
-from firsttoken.constrained import Constraint, Regex
 from firsttoken.engine import Engine, QueueFull, decision_margins, record_steps
 from firsttoken.generate import generate, speculative_generate
-from firsttoken.llama import load_model
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.sampling import SamplingParams
-from firsttoken.tokenizer import tokenizer
+from firsttoken.sampling.constrained import Constraint, Regex
 
 
 class Lives(RuleBasedStateMachine):
@@ -466,6 +466,6 @@ def test_the_passes_of_the_model_are_timed_and_nothing_else():
         clock[0] += 1.0
 
     engine = Clocked(Slow(), 20, 2)
-    engine.submit([1], GREEDY, on_token, True)
+    engine.submit([1], GREEDY, on_token, ignore_eos=True)
     engine.run()
     assert (engine.stats.steps, engine.stats.pass_s, clock[0]) == (4, 8.0, 12.0)

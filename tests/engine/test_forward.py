@@ -5,11 +5,11 @@ import pytest
 
 from firsttoken.engine import Engine
 from firsttoken.engine.forward import PagedLlama
-from firsttoken.llama import Llama
+from firsttoken.models.llama import Llama
 from firsttoken.paging import BlockPool, PagedCache
 from firsttoken.sampling import SamplingParams
-from test_lora import ARCH as SMALL
-from test_lora import random_adapter, random_weights
+from models.test_lora import ARCH as SMALL
+from models.test_lora import random_adapter, random_weights
 
 
 @pytest.mark.parametrize("arch", [SMALL, SMALL.replace(window=3)])

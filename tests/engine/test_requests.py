@@ -20,4 +20,6 @@ def test_wrong_wishes_are_named(options, message):
     engine = Engine(CHAIN, 20)
     with pytest.raises(ValueError, match=message):
         engine.submit([1], GREEDY, **options)
+    with pytest.raises(TypeError, match="'loudness'"):
+        engine.submit([1], GREEDY, loudness=1)
     assert engine.stats.submitted == 0

@@ -10,13 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from firsttoken import prediction
 from firsttoken.architectures import Architecture
 from firsttoken.kv_cache import kv_cache_bytes
-from firsttoken.measure import decode_times, profile, steps, store, this_machine
+from firsttoken.measure import decode_times, prediction, profile, steps, store, this_machine
+from firsttoken.measure.prediction import drift, ladder, uneven
 from firsttoken.measure.profile import measure_profile
 from firsttoken.measure.sizes import Sizes
-from firsttoken.prediction import drift, ladder, uneven
 
 TINY = Sizes(
     working_set_bytes=400_000,

@@ -1,8 +1,8 @@
 """Decode steps: what a timed step reads, and when the measurement ends."""
 
 from firsttoken.measure import decode_times, steps
+from firsttoken.measure.prediction import DecodePoint
 from firsttoken.measure.tensors import repeated
-from firsttoken.prediction import DecodePoint
 from measure.test_profile import ARCH, TINY, ticking
 
 

@@ -35,14 +35,14 @@ CHECKS = (
     "tests/proof/test_engines.py",
     "tests/test_chapters.py",
     "tests/test_frame.py",
-    "tests/test_start.py",
+    "tests/page/test_start.py",
     "tests/test_teaching.py",
     "tests/test_tutor.py",
     f"tests/test_{TOPIC}.py",
 )
 WHOLE_LISTS = (
     *("test_start", "test_teaching", "test_tutor"),
-    *("test_no_file_of", "light_floors", "every_module_has"),
+    *("test_no_file_of", "light_layers", "every_module_has"),
 )
 
 
@@ -89,7 +89,7 @@ def test_it_passes_the_rules_of_the_book(book):
 def test_it_passes_the_linters(book):
     """What was written and entered; the linters see it nowhere else."""
     written = {path for path in book.rglob(f"*{TOPIC}*") if path.suffix in (".py", ".ipynb")}
-    written |= {book / "book" / "cards.py", book / "lib" / "firsttoken" / "start.py"}
+    written |= {book / "book" / "cards.py", book / "lib" / "firsttoken" / "page" / "start.py"}
     assert len(written) == 7
     for command in (("ruff", "check"), ("ruff", "format", "--check")):
         done = tool(book, *command, *map(str, written))

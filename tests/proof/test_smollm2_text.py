@@ -4,12 +4,12 @@ import gguf as llama_cpp
 import pytest
 import torch
 
-from firsttoken.chat import chat_template
 from firsttoken.generate import generate
-from firsttoken.llama import load_model
+from firsttoken.models.chat import chat_template
+from firsttoken.models.llama import load_model
 from firsttoken.paths import smollm2_path
 from firsttoken.sampling import SamplingParams
-from test_smollm2 import installed, of_transformers
+from models.test_smollm2 import installed, of_transformers
 
 QUESTIONS = [
     "What is the capital of France?",

@@ -8,7 +8,7 @@ import numpy as np
 
 from firsttoken.batching import StepRecord
 from firsttoken.engine.engine import Engine
-from firsttoken.protocols import Model
+from firsttoken.models.protocols import Model
 from firsttoken.sampling import SamplingParams
 
 

@@ -6,25 +6,26 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from firsttoken.continuation import Continuation
 from firsttoken.engine.requests import EngineRequest
-from firsttoken.generate import Draft, DraftedText, Observer, Proposal, draft_together
-from firsttoken.protocols import Cache, Model, check_tokens
+from firsttoken.generate import Draft, Observer, Proposal
+from firsttoken.generate.drafting import DraftedText, draft_together
+from firsttoken.generate.sequence import TokenSequence
+from firsttoken.models.protocols import Cache, Model, check_tokens
 
 
 class Drafts(Protocol):
     """Whatever guesses for several requests at once: `drafts_for` makes one of a draft."""
 
-    def check(self, text: Continuation) -> None:
+    def check(self, text: TokenSequence) -> None:
         """Raise a ValueError where it cannot guess for a text."""
         ...
 
-    def begin(self, text: Continuation) -> Any:
+    def begin(self, text: TokenSequence) -> Any:
         """Return what it keeps for a request while that runs."""
         ...
 
     def propose(
-        self, asked: Sequence[tuple[Any, Continuation, int]]
+        self, asked: Sequence[tuple[Any, TokenSequence, int]]
     ) -> Sequence[Proposal | Exception]:
         """Return up to n guesses for each (kept, text, n), or what went wrong with it."""
         ...
@@ -72,7 +73,7 @@ class ModelDrafts:
             )
         self._model = model
 
-    def check(self, text: Continuation) -> None:
+    def check(self, text: TokenSequence) -> None:
         """Raise a ValueError for a text that may outgrow the model's context."""
         context = self._model.arch.max_context
         if context is not None and context < text.max_length:
@@ -81,12 +82,12 @@ class ModelDrafts:
                 f"has {context}"
             )
 
-    def begin(self, text: Continuation) -> Cache:
+    def begin(self, text: TokenSequence) -> Cache:
         """Return an empty cache."""
         return self._model.new_cache(1, text.max_length)
 
     def propose(
-        self, asked: Sequence[tuple[Cache, Continuation, int]]
+        self, asked: Sequence[tuple[Cache, TokenSequence, int]]
     ) -> Sequence[Proposal | Exception]:
         """Guess for all in one pass per token."""
         texts = [DraftedText(text, cache, n) for cache, text, n in asked]
@@ -99,20 +100,20 @@ class CopiedDrafts:
     def __init__(self, draft: Draft, target: Model):
         self._draft, self._arch = draft, target.arch
 
-    def check(self, text: Continuation) -> None:
+    def check(self, text: TokenSequence) -> None:
         """Accept every text: what a draft cannot do shows when it guesses."""
 
-    def begin(self, text: Continuation) -> Draft:
+    def begin(self, text: TokenSequence) -> Draft:
         """Return a copy of the draft."""
         return copy.deepcopy(self._draft)
 
     def propose(
-        self, asked: Sequence[tuple[Draft, Continuation, int]]
+        self, asked: Sequence[tuple[Draft, TokenSequence, int]]
     ) -> Sequence[Proposal | Exception]:
         """Ask each copy that is to guess anything."""
         return [self._propose_one(*one) if one[2] > 0 else Proposal([]) for one in asked]
 
-    def _propose_one(self, draft: Draft, text: Continuation, n: int) -> Proposal | Exception:
+    def _propose_one(self, draft: Draft, text: TokenSequence, n: int) -> Proposal | Exception:
         try:
             proposal = draft.propose(text, n)
             if len(proposal.tokens) > n or proposal.parents is not None:

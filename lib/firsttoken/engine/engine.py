@@ -5,13 +5,12 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from firsttoken.batching import StepRecord
 from firsttoken.checks import check_count
-from firsttoken.constrained import Constraint
-from firsttoken.continuation import Continuation
 from firsttoken.engine.blocks import BlockManager
 from firsttoken.engine.drafting import add_proposals, drafts_for
 from firsttoken.engine.forward import ForwardPass
@@ -27,12 +26,13 @@ from firsttoken.engine.sampler import next_tokens, token_logprobs
 from firsttoken.engine.scheduler import Scheduled, Scheduler
 from firsttoken.engine.stats import EngineStats, step_record
 from firsttoken.generate import Draft, Proposal
-from firsttoken.lora import Adapter
+from firsttoken.generate.sequence import TokenSequence
+from firsttoken.models.lora import Adapter
+from firsttoken.models.protocols import Model, check_tokens
+from firsttoken.models.tokenizer import Tokenizer
 from firsttoken.paging import BlockPool
-from firsttoken.protocols import Model, check_tokens
 from firsttoken.sampling import SamplingParams
 from firsttoken.speculative import Round
-from firsttoken.tokenizer import Tokenizer
 
 Array = np.ndarray
 
@@ -90,7 +90,7 @@ class Engine:
             (recomputation), 4.4 (shared prompts); vLLM for priorities, and for max_adapters (its
             max_loras)
 
-    >>> from firsttoken.llama import load_model
+    >>> from firsttoken.models.llama import load_model
     >>> engine = Engine(load_model("draft"), n_blocks=8, max_batch=2)
     >>> params = SamplingParams(temperature=0.0, max_tokens=3)
     >>> ids = [engine.submit(prompt, params) for prompt in ([5, 6, 7], [8], [9, 5])]
@@ -168,31 +168,19 @@ class Engine:
         prompt_ids: Sequence[int],
         params: SamplingParams,
         on_token: Callable[[int], object] | None = None,
-        ignore_eos: bool = False,
-        constraint: Constraint | None = None,
-        close_in_time: bool = False,
-        *,
-        adapter: str | None = None,
-        priority: int = 0,
-        deadline_s: float | None = None,
-        logprobs: int | None = None,
+        **options: Any,
     ) -> int:
-        """Put a request into the queue; return its id. Options are those of `generate`, and more.
+        """Put a request into the queue; return its id.
 
-        A request with a lower `priority` goes first. One that is not done within `deadline_s` ends
-        with what it has, before the next step. With `logprobs` the answer has the log-probability
-        of each token, and of so many of the likeliest ones beside it. `adapter` names one of the
-        engine's; None is the base. A callback may submit and abort, but not call `step`.
+        `options` are the fields of `RequestOptions`: `ignore_eos`, `priority`, `deadline_s` and
+        others. A callback may submit and abort, but not call `step`.
 
-        Units:  seconds from now
         Raises: ValueError as `generate`, for a text that may grow beyond the whole pool (nothing
-                could make room for it), an unknown adapter, or an option out of range; QueueFull.
+                could make room for it), an unknown adapter, or an option out of range; TypeError
+                for an option that there is not; QueueFull.
         """
         listen = None if on_token is None else lambda _, token: on_token(token)
-        options = RequestOptions(
-            ignore_eos, constraint, close_in_time, adapter, priority, deadline_s, logprobs
-        )
-        (only,) = self._submit(prompt_ids, params, 1, listen, options)
+        (only,) = self._submit(prompt_ids, params, 1, listen, RequestOptions(**options))
         return only
 
     def submit_many(
@@ -201,14 +189,7 @@ class Engine:
         params: SamplingParams,
         n: int,
         on_token: Callable[[int, int], object] | None = None,
-        ignore_eos: bool = False,
-        constraint: Constraint | None = None,
-        close_in_time: bool = False,
-        *,
-        adapter: str | None = None,
-        priority: int = 0,
-        deadline_s: float | None = None,
-        logprobs: int | None = None,
+        **options: Any,
     ) -> list[int]:
         """Submit a prompt for n answers, which share its blocks; return their ids.
 
@@ -217,10 +198,7 @@ class Engine:
 
         Raises: as `submit`, and ValueError for an n below 1 or more than may wait.
         """
-        options = RequestOptions(
-            ignore_eos, constraint, close_in_time, adapter, priority, deadline_s, logprobs
-        )
-        return self._submit(prompt_ids, params, n, on_token, options)
+        return self._submit(prompt_ids, params, n, on_token, RequestOptions(**options))
 
     def abort(self, request_id: int) -> Answer:
         """Drop a request that has not finished, and free its blocks; return what it has got.
@@ -277,9 +255,7 @@ class Engine:
         if self.max_waiting is not None and n > self.max_waiting:
             raise ValueError(f"n must be at most max_waiting, {self.max_waiting}, got {n}")
         seeds = [None if params.seed is None else params.seed + i for i in range(n)]
-        texts = [
-            self._continuation(prompt_ids, replace(params, seed=seed), options) for seed in seeds
-        ]
+        texts = [self._sequence(prompt_ids, replace(params, seed=seed), options) for seed in seeds]
         n_waiting, deadline_s = len(self._scheduler.waiting), options.deadline_s
         if self.max_waiting is not None and n_waiting + n > self.max_waiting:
             raise QueueFull(
@@ -298,15 +274,12 @@ class Engine:
             self._count(submitted=1)
         return [request.id for request in siblings]
 
-    def _continuation(
+    def _sequence(
         self, prompt_ids: Sequence[int], params: SamplingParams, options: RequestOptions
-    ) -> Continuation:
+    ) -> TokenSequence:
         """Return a request's text, once it is known that it can run to its end."""
         # Callbacks are called by the engine: whatever they raise, the text is whole.
-        text = Continuation(
-            *(self.model, prompt_ids, params, None, self.tokenizer),
-            *(options.ignore_eos, options.constraint, options.close_in_time),
-        )
+        text = TokenSequence(self.model, prompt_ids, params, None, self.tokenizer, options)
         check_tokens(self.model.arch, np.asarray([text.ids]))
         n_places = text.max_length - 1  # the last token is never read
         n_slots = self.pool.n_blocks * self.pool.block_size

@@ -10,11 +10,11 @@ import numpy as np
 
 from firsttoken.engine.requests import EngineRequest
 from firsttoken.engine.scheduler import Scheduled
-from firsttoken.llama import Llama
-from firsttoken.lora import AdaptedModel, Adapter
+from firsttoken.models.llama import Llama
+from firsttoken.models.lora import AdaptedModel, Adapter
+from firsttoken.models.protocols import Cache, Model, ragged_rows
+from firsttoken.models.threads import blas_threads
 from firsttoken.paging import PagedBatch, PagedSequence
-from firsttoken.protocols import Cache, Model, ragged_rows
-from firsttoken.threads import blas_threads
 
 Array = np.ndarray
 

@@ -12,8 +12,9 @@ from firsttoken.batching import Request
 from firsttoken.engine.engine import Engine
 from firsttoken.engine.requests import RequestOptions
 from firsttoken.metrics import RequestTrace
-from firsttoken.protocols import Model
-from firsttoken.sampling import SamplingParams, next_token_distribution, penalize
+from firsttoken.models.protocols import Model
+from firsttoken.sampling import SamplingParams, next_token_distribution
+from firsttoken.sampling.params import penalize
 
 Array = np.ndarray
 
@@ -53,7 +54,7 @@ def serve_trace(
     wanted = [replace(params, max_tokens=request.n_output, stop=()) for request in requests]
     for i, prompt in enumerate(prompts):
         try:
-            engine._continuation(prompt, wanted[i], RequestOptions(ignore_eos=True))
+            engine._sequence(prompt, wanted[i], RequestOptions(ignore_eos=True))
         except ValueError as error:
             raise ValueError(f"request {i}: {error}") from error
     begin_s = engine.now_s()
@@ -95,7 +96,7 @@ def decision_margins(
     Raises: ValueError for an empty answer, and a temperature above 0 without a seed.
 
     >>> from firsttoken.generate import generate
-    >>> from firsttoken.llama import load_model
+    >>> from firsttoken.models.llama import load_model
     >>> model, params = load_model("draft"), SamplingParams(temperature=0.0, max_tokens=5)
     >>> margins = decision_margins(model, [5, 6], generate(model, [5, 6], params).ids, params)
     >>> margins.shape, bool(margins.min() > 1e-4)  # no two logits tie within rounding

@@ -7,9 +7,8 @@ from numbers import Integral, Real
 from typing import Any
 
 from firsttoken.checks import check_count
-from firsttoken.constrained import Constraint
-from firsttoken.continuation import Continuation, Generation
 from firsttoken.generate import Proposal
+from firsttoken.generate.sequence import Generation, TextOptions, TokenSequence
 from firsttoken.paging import PagedSequence
 from firsttoken.speculative import Round
 
@@ -48,12 +47,17 @@ class Answer(Generation):
 
 
 @dataclass(frozen=True)
-class RequestOptions:
-    """What a request may ask for besides its prompt and `SamplingParams`: see `Engine.submit`."""
+class RequestOptions(TextOptions):
+    """What a request may ask for besides its prompt and `SamplingParams`.
 
-    ignore_eos: bool = False
-    constraint: Constraint | None = None
-    close_in_time: bool = False
+    `ignore_eos`, `constraint` and `close_in_time` are those of `generate`. `adapter` names one of
+    the engine's; None is the base. A request with a lower `priority` goes first. One that is not
+    done within `deadline_s` ends with what it has, before the next step. With `logprobs` the answer
+    has the log-probability of each token, and of so many of the likeliest ones beside it.
+
+    Units:  seconds from when it is submitted
+    """
+
     adapter: str | None = None
     priority: int = 0
     deadline_s: float | None = None
@@ -95,7 +99,7 @@ class EngineRequest:
     """
 
     id: int
-    text: Continuation
+    text: TokenSequence
     options: RequestOptions
     on_token: Callable[[int], object] | None
     ends_s: float

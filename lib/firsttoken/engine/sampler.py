@@ -3,7 +3,8 @@
 import numpy as np
 
 from firsttoken.engine.requests import EngineRequest, TokenLogprobs
-from firsttoken.generate import check_proposal
+from firsttoken.generate.drafting import check_proposal
+from firsttoken.sampling.logits import log_softmax
 
 Array = np.ndarray
 
@@ -27,7 +28,6 @@ def token_logprobs(logits: Array, token: int, n: int) -> TokenLogprobs:
     >>> round(said.logprob, 3), [token for token, _ in said.top]
     (-1.386, [1])
     """
-    shifted = logits.astype(np.float64) - logits.max()
-    p = shifted - np.log(np.exp(shifted).sum())
+    p = log_softmax(logits)
     top = np.argsort(-p, kind="stable")[:n]
     return TokenLogprobs(token, float(p[token]), tuple((int(i), float(p[i])) for i in top))

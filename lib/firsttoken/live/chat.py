@@ -14,18 +14,18 @@ import anywidget
 import numpy as np
 import traitlets
 
-from firsttoken import smollm2
-from firsttoken.chat import ChatTemplate, Messages, chat_template
 from firsttoken.checks import check_count
-from firsttoken.continuation import Continuation
+from firsttoken.generate.sequence import TokenSequence
 from firsttoken.live import stills
 from firsttoken.live.last_text import LastText
 from firsttoken.live.views import site_html, site_root
-from firsttoken.llama import load_model
+from firsttoken.models import smollm2
+from firsttoken.models.chat import ChatTemplate, Messages, chat_template
+from firsttoken.models.llama import load_model
+from firsttoken.models.protocols import FeatureModel
+from firsttoken.models.tokenizer import TextStream, Tokenizer, tokenizer
 from firsttoken.paths import smollm2_path
-from firsttoken.protocols import FeatureModel
 from firsttoken.sampling import SamplingParams
-from firsttoken.tokenizer import TextStream, Tokenizer, tokenizer
 
 Array = np.ndarray
 
@@ -247,7 +247,7 @@ class Chat(anywidget.AnyWidget):
             answer = self.state["answer"] + stream.push(token)
             self._say(f"Writing. {tokens}", answer=answer, n_tokens=len(ids) + len(written))
 
-        request = Continuation(self._model, ids, params, heard)
+        request = TokenSequence(self._model, ids, params, heard)
         last.reserve(request.max_length)
         try:
             while (why := request.finish_reason) is None:

@@ -9,15 +9,15 @@ import numpy as np
 
 from firsttoken.architectures import Architecture
 from firsttoken.attention import attention
-from firsttoken.continuation import Continuation
-from firsttoken.draft_heads import SuffixDraft
-from firsttoken.inspection import Inside, look_inside
+from firsttoken.drafts import SuffixDraft
+from firsttoken.generate.sequence import TokenSequence
 from firsttoken.live.last_text import LastText
-from firsttoken.llama import Llama
-from firsttoken.protocols import Cache
+from firsttoken.models.inspection import Inside, look_inside
+from firsttoken.models.llama import Llama
+from firsttoken.models.protocols import Cache
+from firsttoken.models.tokenizer import TextStream, Tokenizer
 from firsttoken.sampling import SamplingParams, next_token_distribution, softmax
 from firsttoken.speculative import verify
-from firsttoken.tokenizer import TextStream, Tokenizer
 
 Array = np.ndarray
 Turns = Generator[Any, None, Any]
@@ -43,8 +43,8 @@ class KernelEngine:
     the kernel does a pass at a time, other messages have their turn, and a page that is gone costs
     nothing.
 
-    >>> from firsttoken.llama import load_model
-    >>> from firsttoken.tokenizer import tokenizer
+    >>> from firsttoken.models.llama import load_model
+    >>> from firsttoken.models.tokenizer import tokenizer
     >>> engine = KernelEngine(load_model("draft"), tokenizer())
     >>> engine.hear({"id": 1, "name": "tokenize", "asked": {"text": " def"}})
     {'id': 1, 'kind': 'done', 'value': {'ids': [335], 'pieces': [' def']}}
@@ -126,7 +126,7 @@ class KernelEngine:
         Where `use_cache` is said, what was read before does not count: the first step reads all.
         """
         model, stream = self._model, TextStream(self._words)
-        request = Continuation(model, ids, SamplingParams(**params, max_tokens=max_tokens))
+        request = TokenSequence(model, ids, SamplingParams(**params, max_tokens=max_tokens))
         text, start_s = self._text, time.perf_counter()
         if use_cache:
             text = LastText(model, request.max_length)
@@ -163,7 +163,7 @@ class KernelEngine:
         if draft not in DRAFTS:
             raise ValueError(f"draft must be {DRAFTS[0]} for this model, got {draft!r}")
         model, stream, guesser = self._model, TextStream(self._words), SuffixDraft()
-        request = Continuation(model, ids, SamplingParams(**params, max_tokens=max_tokens))
+        request = TokenSequence(model, ids, SamplingParams(**params, max_tokens=max_tokens))
         cache, start_s = model.new_cache(1, request.max_length), time.perf_counter()
         while request.finish_reason is None:
             wanted = min(gamma, request.max_length - len(request.ids) - 1)
@@ -226,7 +226,7 @@ class KernelEngine:
         n = max(1, _ROWS // len(ids))
         for some in (heads[i : i + n] for i in range(0, len(heads), n)):
 
-            def mix(layer: int, q: Array, k: Array, v: Array, some: Any = some) -> Array:
+            def attend(layer: int, q: Array, k: Array, v: Array, some: Any = some) -> Array:
                 mixed = attention(q, k, v, window=model.windows[layer])
                 for row, (at, head) in enumerate(some):
                     if at == layer:
@@ -234,7 +234,7 @@ class KernelEngine:
                 return mixed
 
             x = model.embedding[np.array([ids] * len(some))]
-            features = model._transform(x, np.arange(len(ids), dtype=np.float32), mix)
+            features = model._transform(x, np.arange(len(ids), dtype=np.float32), attend)
             for (layer, head), logits in zip(some, model.logits(features[:, -1]), strict=True):
                 p = softmax(logits.astype(np.float64))
                 yield {"layer": layer, "head": head, "p": {str(i): float(p[i]) for i in watch}}
@@ -263,7 +263,7 @@ def _size(arch: Architecture, cache: Cache | None) -> dict[str, int]:
     }
 
 
-def _end(request: Continuation, start_s: float) -> dict[str, Any]:
+def _end(request: TokenSequence, start_s: float) -> dict[str, Any]:
     return {"finish_reason": request.finish_reason, "seconds": time.perf_counter() - start_s}
 
 

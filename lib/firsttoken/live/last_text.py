@@ -4,7 +4,7 @@ from collections.abc import Generator, Sequence
 
 import numpy as np
 
-from firsttoken.protocols import Cache, FeatureModel
+from firsttoken.models.protocols import Cache, FeatureModel
 
 Array = np.ndarray
 
@@ -18,7 +18,7 @@ class LastText:
     Units:  capacity in tokens
     Raises: ValueError for a text of no token, or of more than there is room for; as the model.
 
-    >>> from firsttoken.llama import load_model
+    >>> from firsttoken.models.llama import load_model
     >>> last = LastText(load_model("draft"), capacity=100)
     >>> list(last.read([5, 6, 7])), last.n_known([5, 6, 8, 9])
     ([], 2)

@@ -14,20 +14,22 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from firsttoken import plots, smollm2
-from firsttoken.draft_heads import EagleDraft, MedusaDraft, SuffixDraft
-from firsttoken.evaluation import bits_per_byte, token_losses
+from firsttoken.drafts import SuffixDraft
+from firsttoken.drafts.heads import EagleDraft, MedusaDraft
 from firsttoken.generate import Draft, generate, speculative_generate
-from firsttoken.inspection import look_inside
 from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.live import assets
 from firsttoken.live.kernel import start_id
-from firsttoken.llama import Llama, load_model
+from firsttoken.models import smollm2
+from firsttoken.models.evaluation import bits_per_byte, token_losses
+from firsttoken.models.inspection import look_inside
+from firsttoken.models.llama import Llama, load_model
+from firsttoken.models.protocols import Model
+from firsttoken.models.tokenizer import Tokenizer, tokenizer
+from firsttoken.page import plots
 from firsttoken.paths import data_path
-from firsttoken.protocols import Model
 from firsttoken.sampling import SamplingParams, next_token_distribution, softmax
 from firsttoken.speculative import Round
-from firsttoken.tokenizer import Tokenizer, tokenizer
 
 _N_BARS = 10
 _TEXT_SHOWN = 40  # characters of a text that a title has room for

@@ -15,9 +15,9 @@ from firsttoken.architectures import Architecture, from_hf_config
 from firsttoken.checks import check_count
 from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.live import assets, kernel, stills
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import data_path
 from firsttoken.sampling import SamplingParams
-from firsttoken.tokenizer import tokenizer
 
 # How far the views' sliders and fields reach.
 _REAL = {"temperature": (0, 2), "top_p": (0, 1), "min_p": (0, 1), "repetition_penalty": (1, 2)}
@@ -300,7 +300,7 @@ def inside(
 ) -> View:
     """Show what a head reads, and what becomes of the next token when heads are silent.
 
-    Layers and heads are counted from 0, as in `firsttoken.inspection`; the reader sees them counted
+    Layers and heads are counted from 0, as in `models.inspection`; the reader sees them counted
     from 1. At first, layer 5 and head 3 of the shipped target: the head that copies. `model` and
     what it begins with as in `next_token`.
 

@@ -12,12 +12,12 @@ from platformdirs import user_cache_path
 
 from firsttoken.hardware import Accelerator
 from firsttoken.measure.machine import find_device, machine_name, memory_bytes, waiting_for
+from firsttoken.measure.prediction import MachineProfile
 from firsttoken.measure.sizes import Sizes, sizes_for
 from firsttoken.measure.store import identity_of, listed, load_profile, store_profile
 from firsttoken.measure.tasks import STEPS, memory_tasks, tasks_of
 from firsttoken.measure.tensors import DTYPES
 from firsttoken.measure.timing import core_share, interleaved, median_and_spread
-from firsttoken.prediction import MachineProfile
 from firsttoken.provenance import load_average
 
 _LIMIT_S = 25.0  # for the repeats of one dtype: a slow machine gets fewer

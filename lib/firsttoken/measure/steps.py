@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 
 from firsttoken.architectures import Architecture
 from firsttoken.measure.machine import find_device, waiting_for
+from firsttoken.measure.prediction import LLAMA_100M, DecodePoint
 from firsttoken.measure.sizes import sizes_for
 from firsttoken.measure.tasks import layer_products
 from firsttoken.measure.tensors import fill, random_llama, repeated, working_set
 from firsttoken.measure.timing import interleaved, median_and_spread
-from firsttoken.prediction import LLAMA_100M, DecodePoint
 
 
 def decode_times(

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from firsttoken.measure.machine import machine_name
+from firsttoken.measure.prediction import MachineProfile
 from firsttoken.measure.sizes import Sizes
-from firsttoken.prediction import MachineProfile
 
 _FORMAT = 2  # of stored profiles; another number makes a stored one foreign
 

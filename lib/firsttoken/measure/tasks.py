@@ -12,7 +12,7 @@ from firsttoken.measure.tensors import carve, fill, noise, random_llama, repeate
 if TYPE_CHECKING:
     import torch
 
-    from firsttoken.llama_torch import Llama
+    from firsttoken.models.llama_torch import Llama
 
 STEPS = 5  # of the model with nothing to read, timed together: one alone is near the clock's noise
 

@@ -9,13 +9,13 @@ import numpy as np
 
 from firsttoken.architectures import Architecture
 from firsttoken.measure.sizes import Sizes
-from firsttoken.protocols import Cache, Model
+from firsttoken.models.protocols import Cache, Model
 from firsttoken.units import bytes_per_element
 
 if TYPE_CHECKING:
     import torch
 
-    from firsttoken.llama_torch import Llama
+    from firsttoken.models.llama_torch import Llama
 
 DTYPES = MappingProxyType({"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"})
 
@@ -56,8 +56,8 @@ def random_llama(arch: Architecture, dtype: str, device: str, seed: int) -> "Lla
     """Return a Llama in PyTorch with weights of the usual size and no meaning."""
     import torch
 
-    from firsttoken.checkpoint import weight_shapes
-    from firsttoken.llama_torch import Llama
+    from firsttoken.models.checkpoint import weight_shapes
+    from firsttoken.models.llama_torch import Llama
 
     rng = np.random.default_rng(seed)
     weights = {

@@ -8,7 +8,7 @@ import numpy as np
 from firsttoken.attention import SoftmaxMean, attention
 from firsttoken.checks import check_count
 from firsttoken.paging.cache import gather
-from firsttoken.sampling import as_floats
+from firsttoken.sampling.logits import as_floats
 
 Array = np.ndarray
 

@@ -1,10 +1,10 @@
 """Many requests in one pass: what they store and read, in a few large copies and products."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from firsttoken.attention import masked_attention
 from firsttoken.checks import check_count
 from firsttoken.paging.cache import PagedSequence
 
@@ -107,32 +107,26 @@ class _Group:
         self.positions = (
             np.array(ends)[:, None, None] - size + np.arange(size)[:, None]
         )  # [B, T, 1]
-        self._masks: dict[int | None, Array] = {}  # by window: one for all layers
+        self._visible: dict[int | None, Array] = {}  # by window: one for all layers
 
-    def mask(self, window: int | None) -> Array:
-        """Return which keys each query must not see, [B, T, S]."""
-        if window not in self._masks:
+    def visible(self, window: int | None) -> Array:
+        """Return which keys each query may see, for all its heads: [B, 1, 1, T, S]."""
+        if window not in self._visible:
             key = np.arange(self.n_keys)
-            hidden = key > self.positions
+            visible = key <= self.positions
             if window is not None:
-                hidden |= key <= self.positions - window
-            self._masks[window] = hidden
-        return self._masks[window]
+                visible &= key > self.positions - window
+            self._visible[window] = visible[:, None, None]
+        return self._visible[window]
 
     def attend(self, q: Array, keys: Array, values: Array, window: int | None) -> Array:
         """Attend from q [N, B, T, H] to what a layer holds; the result is like q."""
-        n_heads, batch, n_new, head_dim = q.shape
-        n_kv_heads = keys.shape[1]
-        shape = batch, n_kv_heads, -1, head_dim
+        n_kv_heads, block_size, head_dim = keys.shape[1:]
+        shape = q.shape[1], n_kv_heads, -1, head_dim
         k, v = (  # [B, K, S, H]; in a block all that belongs to a head lies side by side
-            stored.reshape(-1, *stored.shape[2:])[self.blocks].reshape(shape)[:, :, : self.n_keys]
+            stored.reshape(-1, block_size, head_dim)[self.blocks].reshape(shape)[
+                :, :, : self.n_keys
+            ]
             for stored in (keys, values)
         )
-        rows = (q * (1 / math.sqrt(head_dim))).swapaxes(0, 1).reshape(shape)  # [B, K, G·T, H]
-        scores = rows @ k.swapaxes(2, 3)  # [B, K, G·T, S]
-        by_query = scores.reshape(batch, n_heads, n_new, -1)  # a view
-        np.copyto(by_query, -np.inf, where=self.mask(window)[:, None])
-        scores -= scores.max(axis=-1, keepdims=True)
-        weights = np.exp(scores, out=scores)
-        result = (weights @ v) / weights.sum(axis=-1, keepdims=True)
-        return result.reshape(batch, n_heads, n_new, head_dim).swapaxes(0, 1)
+        return masked_attention(q.swapaxes(0, 1), k, v, self.visible(window)).swapaxes(0, 1)

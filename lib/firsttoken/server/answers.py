@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from firsttoken.engine import TokenLogprobs
+from firsttoken.models.tokenizer import TextStream, Tokenizer
 from firsttoken.server.messages import Finished
 from firsttoken.server.text import HeldText, token_name
 from firsttoken.server.translation import Job
-from firsttoken.tokenizer import TextStream, Tokenizer
 
 # The engine's reasons in OpenAI's words; "abort" and "error" are vLLM's.
 FINISH_REASONS = {

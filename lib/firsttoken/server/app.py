@@ -19,6 +19,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from firsttoken.engine import QueueFull
+from firsttoken.models.tokenizer import Tokenizer
 from firsttoken.server.answers import Answers, event
 from firsttoken.server.counters import Counters
 from firsttoken.server.engine_client import EngineClient, EngineDown, Flight
@@ -26,7 +27,6 @@ from firsttoken.server.errors import ApiError
 from firsttoken.server.messages import Finished, TokenNews
 from firsttoken.server.schema import ChatRequest, CommonRequest, CompletionRequest
 from firsttoken.server.translation import AnyRequest, Job, Translator, ignored, parse
-from firsttoken.tokenizer import Tokenizer
 
 _LONG_BODY = 2**14  # bytes that are read in about a millisecond
 _N_NAMES_TOLD = 100  # fields that are ignored: each is told once, and no client fills the log

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from firsttoken.batching import StepRecord
-from firsttoken.constrained import Constraint
 from firsttoken.engine import Answer, Engine
+from firsttoken.sampling.constrained import Constraint
 from firsttoken.server.messages import (
     Abort,
     Ask,
@@ -190,9 +190,9 @@ class _Loop:
             ask.params,
             ask.n,
             listen if ask.stream else None,
-            ask.ignore_eos,
-            None if ask.form is None else self._constraint(ask.form),
-            ask.form is not None,
+            ignore_eos=ask.ignore_eos,
+            constraint=None if ask.form is None else self._constraint(ask.form),
+            close_in_time=ask.form is not None,
             adapter=ask.adapter,
             priority=ask.priority,
             deadline_s=ask.deadline_s,

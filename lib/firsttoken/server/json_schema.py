@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from firsttoken.automaton import parse
-from firsttoken.constrained import Regex, accepts
+from firsttoken.sampling.automaton import parse
+from firsttoken.sampling.constrained import Regex, accepts
 
 _STRING = r'"([^"\\\x00-\x1f]|\\(["\\/bfnrt]|u[0-9a-fA-F]{4}))*"'
 _INTEGER = r"-?(0|[1-9]\d*)"
@@ -102,7 +102,7 @@ def quoted(tree: tuple) -> str:
     Quotes, backslashes and control characters stand as their escapes, and as nothing else, so that
     what matches can never leave its string.
 
-    >>> from firsttoken.automaton import parse
+    >>> from firsttoken.sampling.automaton import parse
     >>> print(quoted(parse('a"')))
     a\\"
     """

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from firsttoken.engine import Engine
-from firsttoken.llama import load_model
-from firsttoken.lora import Adapter, load_adapter
-from firsttoken.protocols import Model
-from firsttoken.tokenizer import Tokenizer, tokenizer
+from firsttoken.models.llama import load_model
+from firsttoken.models.lora import Adapter, load_adapter
+from firsttoken.models.protocols import Model
+from firsttoken.models.tokenizer import Tokenizer, tokenizer
 
 
 def parser() -> argparse.ArgumentParser:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from firsttoken.tokenizer import TextStream, Tokenizer
+from firsttoken.models.tokenizer import TextStream, Tokenizer
 
 
 class HeldText:
@@ -12,7 +12,7 @@ class HeldText:
     of a stop string. Of the stop string itself nothing is ever said. The pieces and `finish`
     together are the text of the answer.
 
-    >>> from firsttoken.tokenizer import tokenizer
+    >>> from firsttoken.models.tokenizer import tokenizer
     >>> tok = tokenizer()
     >>> held = HeldText(tok, ["\nend"])
     >>> [held.push(i) for i in (tok.encode("a")[0], tok.encode("\n")[0], tok.encode("b")[0])]
@@ -62,7 +62,7 @@ def token_name(tokenizer: Tokenizer, token: int) -> str:
     A token that is no text by itself is written as OpenAI writes it, a special one, which has no
     bytes at all, as its tokenizer calls it. So no two have the same name.
 
-    >>> from firsttoken.tokenizer import tokenizer
+    >>> from firsttoken.models.tokenizer import tokenizer
     >>> tok = tokenizer()
     >>> token_name(tok, tok.encode("é")[0])[:8]
     'bytes:\\x'

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from firsttoken.architectures import Architecture
-from firsttoken.chat import ChatTemplate, render_chat
-from firsttoken.constrained import Json, Language, Regex
+from firsttoken.models.chat import ChatTemplate, render_chat
+from firsttoken.models.tokenizer import Tokenizer
 from firsttoken.sampling import SamplingParams
+from firsttoken.sampling.constrained import Json, Language, Regex
 from firsttoken.server.errors import ApiError
 from firsttoken.server.json_schema import literal, schema_regex
 from firsttoken.server.messages import Ask
 from firsttoken.server.schema import ChatRequest, CommonRequest, CompletionRequest, StreamOptions
-from firsttoken.tokenizer import Tokenizer
 
 AnyRequest = TypeVar("AnyRequest", bound=CommonRequest)
 

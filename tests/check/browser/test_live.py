@@ -10,14 +10,14 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from firsttoken import live
-from firsttoken.chat import chat_template
-from firsttoken.evaluation import bits_per_byte
 from firsttoken.generate import generate, speculative_generate
-from firsttoken.inspection import look_inside
 from firsttoken.live import assets, stills, views
-from firsttoken.llama import load_model
+from firsttoken.models.chat import chat_template
+from firsttoken.models.evaluation import bits_per_byte
+from firsttoken.models.inspection import look_inside
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.sampling import SamplingParams, softmax
-from firsttoken.tokenizer import tokenizer
 
 PROMPT = "def read(path):\n"
 

@@ -7,12 +7,12 @@ from playwright.sync_api import Error
 
 from browser.modules import JINJA, engine_modules
 from browser.texts import ENCODE, chats
-from firsttoken.chat import ChatTemplate
-from firsttoken.gguf import read_gguf
 from firsttoken.live.chat import TEMPLATE, _parts
-from firsttoken.tokenizer import tokenizer
-from test_chat import MARKS, TEMPLATES
-from test_tokenizer import END, trained, write_gguf  # noqa: F401
+from firsttoken.models.chat import ChatTemplate
+from firsttoken.models.gguf import read_gguf
+from firsttoken.models.tokenizer import tokenizer
+from models.test_chat import MARKS, TEMPLATES
+from models.test_tokenizer import END, trained, write_gguf  # noqa: F401
 
 pytestmark = pytest.mark.skipif(not JINJA.exists(), reason="run `make book`: it fetches Jinja")
 

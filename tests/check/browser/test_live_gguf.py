@@ -7,14 +7,14 @@ import pytest
 
 from browser import tiny_gguf as tiny_files
 from browser.playground import OPEN_REAL
-from firsttoken.chat import chat_template
 from firsttoken.generate import generate
-from firsttoken.inspection import look_inside
 from firsttoken.live import assets
 from firsttoken.live.kernel import start_id
-from firsttoken.llama import load_model
+from firsttoken.models.chat import chat_template
+from firsttoken.models.inspection import look_inside
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.sampling import SamplingParams
-from firsttoken.tokenizer import tokenizer
 
 TEXT = "import os\n\ndef read(path):\n    with open(path) as f:\n        return f.read()\n" * 3
 MESSAGES = [

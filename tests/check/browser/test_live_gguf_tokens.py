@@ -7,10 +7,10 @@ from playwright.sync_api import Error
 
 from browser.modules import engine_modules
 from browser.texts import texts
-from firsttoken.gguf import read_gguf
 from firsttoken.live.kernel import start_id
-from firsttoken.tokenizer import tokenizer
-from test_tokenizer import END, trained, write_gguf  # noqa: F401
+from firsttoken.models.gguf import read_gguf
+from firsttoken.models.tokenizer import tokenizer
+from models.test_tokenizer import END, trained, write_gguf  # noqa: F401
 
 CUTS = ["gpt-2", "smollm", "refact", "qwen2", "llama-bpe"]
 # One of them has a piece within it that is never cut.

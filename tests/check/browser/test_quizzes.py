@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from exercises.test_quizzes import PICKED, QUIZZES, TYPED
+from page.exercises.test_quizzes import PICKED, QUIZZES, TYPED
 
 
 def visible(message: str) -> str:

@@ -9,7 +9,7 @@ from calculator import page as calculator
 from playwright.sync_api import Page, expect
 
 from browser.visit import FRONT, Visit, pages_with, settle
-from firsttoken.interview import QUESTIONS, Choice, Number
+from firsttoken.appendix.interview import QUESTIONS, Choice, Number
 from firsttoken.live import assets
 from served import ExactModel, Served
 

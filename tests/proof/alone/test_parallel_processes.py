@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import parallel_jobs
-from firsttoken.parallel_torch import Workers, rank_of
-from firsttoken.parallel_torch.tensor import model_directory
+from firsttoken.parallel.parallel_torch import Workers, rank_of
+from firsttoken.parallel.parallel_torch.tensor import model_directory
 
 TARGET = model_directory("target")
 TESTS = Path(parallel_jobs.__file__).parent
@@ -74,7 +74,7 @@ def test_no_orphan_when_whoever_started_them_is_killed():
     """It is busy with a job that never asks whether anybody waits."""
     program = (
         "import parallel_jobs\n"
-        "from firsttoken.parallel_torch import Workers\n"
+        "from firsttoken.parallel.parallel_torch import Workers\n"
         "workers = Workers(1)\n"
         "print(*workers.pids, flush=True)\n"
         "workers.call(parallel_jobs.sleep_for_ever)\n"
@@ -93,7 +93,9 @@ def test_a_quick_run_of_the_benchmark(monkeypatch, tmp_path, capsys):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     # Two sizes may take equally long where other programs run, and then no link explains them.
-    monkeypatch.setattr("firsttoken.parallel_torch.timing.fit_link", lambda *_: (1e-4, 1e9))
+    monkeypatch.setattr(
+        "firsttoken.parallel.parallel_torch.timing.fit_link", lambda *_: (1e-4, 1e9)
+    )
     monkeypatch.setattr(module, "data_path", lambda name: TARGET if "model" in name else tmp_path)
     monkeypatch.setattr(module, "DEVICE_S", 0.01)
     out = tmp_path / "out.json"
@@ -115,7 +117,7 @@ def test_a_quick_run_of_the_benchmark(monkeypatch, tmp_path, capsys):
 def test_the_same_under_torchrun():
     """On one host; on several the launcher's own options change, and nothing here."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "firsttoken.parallel_torch"]
+    command += ["--nproc-per-node", "2", "-m", "firsttoken.parallel.parallel_torch"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "2 processes, max |difference|" in done.stdout

@@ -14,7 +14,7 @@ import pytest
 PROGRAM = """
 import json
 from threadpoolctl import threadpool_info
-from firsttoken.llama import load_model
+from firsttoken.models.llama import load_model
 
 def threads():
     return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == {api!r}]

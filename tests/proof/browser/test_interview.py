@@ -13,8 +13,8 @@ from playwright.sync_api import BrowserContext, Page, expect
 from browser.barriers import barriers
 from browser.playground import THEMES
 from browser.visit import SCREENS, WIDTH
-from firsttoken.interview import QUESTIONS, Choice, Explain, Number, draw, score_by_topic
-from firsttoken.interview.page import N_DRAWN, mock_interview
+from firsttoken.appendix.interview import QUESTIONS, Choice, Explain, Number, draw, score_by_topic
+from firsttoken.appendix.interview.page import N_DRAWN, mock_interview
 
 ADDRESS = "http://book.invalid/notebooks/B_interview.html"
 BY_ID = {question.id: question for question in QUESTIONS}

@@ -7,9 +7,9 @@ from firsttoken import live
 from firsttoken.architectures import from_hf_config
 from firsttoken.generate import generate
 from firsttoken.kv_cache import kv_cache_bytes
-from firsttoken.llama import load_model
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import data_path
-from firsttoken.tokenizer import tokenizer
 
 ARCH = from_hf_config(data_path("model/target/config.json"))
 PROMPT = "def read(path):\n"

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from tokenizers.pre_tokenizers import ByteLevel, Digits
 
 from browser.playground import Stage
-from firsttoken.evaluation import bits_per_byte
 from firsttoken.generate import generate, speculative_generate
-from firsttoken.llama import load_model
+from firsttoken.models.evaluation import bits_per_byte
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import data_path
 from firsttoken.sampling import SamplingParams, draw, next_token_distribution, softmax
-from firsttoken.tokenizer import tokenizer
-from test_speculative import DRAFT, TARGET, joint, joint_with_round
+from speculative.test_speculative import DRAFT, TARGET, joint, joint_with_round
 
 ENGINE = files("firsttoken").joinpath("live/engine")
 

@@ -7,9 +7,9 @@ from playwright.sync_api import expect
 
 from browser.playground import served_stage
 from firsttoken import live
-from firsttoken.inspection import look_inside
 from firsttoken.live import assets, stills
 from firsttoken.live.chat import STORED
+from firsttoken.models.inspection import look_inside
 
 pytestmark = pytest.mark.skipif(assets.real_file() is None, reason="SmolLM2 is not installed")
 

@@ -4,12 +4,12 @@ import pytest
 
 from browser.modules import engine_modules
 from browser.texts import ENCODE, chats, texts
-from firsttoken.chat import chat_template
-from firsttoken.gguf import read_gguf
 from firsttoken.live.chat import _parts
 from firsttoken.live.kernel import start_id
+from firsttoken.models.chat import chat_template
+from firsttoken.models.gguf import read_gguf
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import data_path, smollm2_path
-from firsttoken.tokenizer import tokenizer
 
 MARKS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<jupyter_code>"]
 

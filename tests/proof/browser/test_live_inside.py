@@ -9,10 +9,10 @@ from playwright.sync_api import Page, expect
 
 from browser.visit import until
 from firsttoken import live
-from firsttoken.inspection import look_inside
 from firsttoken.live.stills import target, visible
 from firsttoken.live.views import PROGRAM
-from firsttoken.tokenizer import tokenizer
+from firsttoken.models.inspection import look_inside
+from firsttoken.models.tokenizer import tokenizer
 
 tok = tokenizer()
 TEXTS = {"no ASCII": "größe = '🙂'\n\tprint(größe", "no token": "", "too long": PROGRAM * 5}

@@ -11,14 +11,14 @@ from playwright.sync_api import expect
 
 from browser.visit import until
 from firsttoken import live
-from firsttoken.draft_heads import SuffixDraft
+from firsttoken.drafts import SuffixDraft
 from firsttoken.generate import generate, speculative_generate
-from firsttoken.inspection import look_inside
 from firsttoken.live import stills
 from firsttoken.live.kernel import KernelEngine
-from firsttoken.llama import load_model
+from firsttoken.models.inspection import look_inside
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.sampling import softmax
-from firsttoken.tokenizer import tokenizer
 
 TEXT = "for i in range(10):\n    for i in"
 # A widget as JupyterLab hands it to the script; `hear` is the kernel.

@@ -11,9 +11,9 @@ from playwright.sync_api import expect
 from browser.lab import ERRORS, opened, run, shown
 from browser.visit import until
 from firsttoken.generate import generate
-from firsttoken.llama import load_model
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.sampling import SamplingParams
-from firsttoken.tokenizer import tokenizer
 
 PROMPT = "def is_prime(n):\n    return"
 PREPARE, VIEW, READ, GO_ON = range(4)
@@ -21,8 +21,8 @@ SOURCES = [
     """import dataclasses, json
 from firsttoken import live
 from firsttoken.generate import generate
-from firsttoken.llama import load_model
-from firsttoken.tokenizer import tokenizer""",
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer""",
     "prompt = live.next_token('import ', seed=5, max_tokens=30)\nprompt",
     "print(json.dumps([prompt.text, dataclasses.asdict(prompt.params)]))",
     "ids = prompt.ids\n"

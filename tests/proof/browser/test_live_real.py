@@ -5,13 +5,13 @@ import pytest
 
 from browser.fixtures import _watched
 from browser.playground import served_stage
-from firsttoken.chat import chat_template
 from firsttoken.generate import generate
 from firsttoken.live import assets
-from firsttoken.llama import load_model
+from firsttoken.models.chat import chat_template
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import data_path
 from firsttoken.sampling import SamplingParams
-from firsttoken.tokenizer import tokenizer
 
 REAL = assets.real_file()
 pytestmark = pytest.mark.skipif(REAL is None, reason="SmolLM2 is not installed")

@@ -10,14 +10,15 @@ from playwright.sync_api import Page, expect
 
 from browser.visit import ROOT
 from firsttoken import live
-from firsttoken.continuation import Generation
-from firsttoken.draft_heads import EagleDraft, MedusaDraft, SuffixDraft
+from firsttoken.drafts import SuffixDraft
+from firsttoken.drafts.heads import EagleDraft, MedusaDraft
 from firsttoken.generate import speculative_generate
-from firsttoken.llama import load_model
+from firsttoken.generate.sequence import Generation
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import data_path
 from firsttoken.sampling import SamplingParams
 from firsttoken.speculative import expected_tokens, speedup
-from firsttoken.tokenizer import tokenizer
 
 LIVE = ROOT / "lib" / "firsttoken" / "live"
 PROMPT = "def read(path):\n"

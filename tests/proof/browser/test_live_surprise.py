@@ -9,11 +9,11 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from firsttoken import live
-from firsttoken.evaluation import bits_per_byte, token_losses
 from firsttoken.live.stills import target
+from firsttoken.models.evaluation import bits_per_byte, token_losses
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import data_path
 from firsttoken.sampling import softmax
-from firsttoken.tokenizer import tokenizer
 
 TOKENIZER = tokenizer()
 HELD_OUT = data_path("heldout.txt").read_text("utf-8")

@@ -14,7 +14,7 @@ from browser.visit import SCREENS, SETTLED, WIDTH, until
 from firsttoken import live
 from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.live import assets, views
-from firsttoken.llama import load_model
+from firsttoken.models.llama import load_model
 
 ENGLISH = views._ENGLISH
 VIEWS = ("next_token", "inside", "cache", "speculation", "surprise")

@@ -16,9 +16,9 @@ from browser.visit import FRAMES, SCREENS, SETTLED, WIDTH, until
 from firsttoken import live
 from firsttoken.generate import generate
 from firsttoken.live import assets
-from firsttoken.llama import load_model
+from firsttoken.models.llama import load_model
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.sampling import SamplingParams, next_token_distribution, softmax
-from firsttoken.tokenizer import tokenizer
 
 # The view, the name of a button in it, and where the words stand that follow its press.
 VIEWS = {

@@ -14,7 +14,7 @@ from types import MappingProxyType
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from firsttoken.exercises import (
+from firsttoken.page.exercises import (
     Question,
     check,
     placement,
@@ -23,7 +23,7 @@ from firsttoken.exercises import (
     progress_table,
     quiz,
 )
-from firsttoken.start import CHAPTERS
+from firsttoken.page.start import CHAPTERS
 
 ORIGIN = "http://book.invalid"
 ON_SITE = "/notebooks/04_kv_cache.html"

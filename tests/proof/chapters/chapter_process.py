@@ -26,8 +26,8 @@ import tqdm
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from firsttoken.llama import Llama
-from firsttoken.tokenizer import Tokenizer
+from firsttoken.models.llama import Llama
+from firsttoken.models.tokenizer import Tokenizer
 from reach import cells_to_run, without_slow
 
 # No call changes such a value: a model and a tokenizer keep nothing of what went through them.
@@ -45,7 +45,7 @@ class Reader:
         self.figures: list[tuple[str, Any]] = []
         self.cell = ""
         self.ever_constant, self.not_constant = set[str](), set[str]()
-        explore = importlib.import_module("firsttoken.explore")
+        explore = importlib.import_module("firsttoken.page.explore")
         explore.display = self._keep
 
     def _keep(self, box: Any, _face: Any) -> None:

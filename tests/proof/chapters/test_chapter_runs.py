@@ -87,7 +87,7 @@ def test_an_answer_leaves_no_name_behind(tmp_path):
 
 
 FIGURE = """
-from firsttoken.explore import explore
+from firsttoken.page.explore import explore
 def draw(ax, end):
     ax.plot([0, end], [0, slope * end / (end - hole)])
 explore(draw, alt='A line', end=[1, 2, 3])
@@ -138,7 +138,9 @@ def test_an_edit_runs_only_what_it_reaches_and_what_that_needs(tmp_path, aside, 
 
 def test_below_an_edit_claims_are_a_readers(tmp_path):
     """There the text need not hold. As it was written it must."""
-    claim = "from firsttoken.exercises import claim\nclaim(n == 2, f'The text has 2, you {n}.')"
+    claim = (
+        "from firsttoken.page.exercises import claim\nclaim(n == 2, f'The text has 2, you {n}.')"
+    )
     chapter = small_chapter(inviting("n = 2", ("2", "3")), claim)
     assert run_chapter(chapter, tmp_path).complaints == []
     (complaint,) = run_chapter(small_chapter("n = 3", claim), tmp_path).complaints
@@ -151,7 +153,7 @@ def test_below_an_edit_claims_are_a_readers(tmp_path):
 )
 def test_a_core_that_needs_a_further_part_is_found(tmp_path, last, found):
     chapter = small_chapter(
-        "from firsttoken.exercises import claim\nn = 2",
+        "from firsttoken.page.exercises import claim\nn = 2",
         heading("Further: an aside", collapsed=True),
         "aside = 3",
         "n = 1",

@@ -113,7 +113,7 @@ import numpy as np
 
 from firsttoken.assignments import expect, personal_rng, student_id
 from firsttoken.generate import generate
-from firsttoken.llama import load_model
+from firsttoken.models.llama import load_model
 from firsttoken.sampling import SamplingParams
 
 student = student_id(STUDENT)

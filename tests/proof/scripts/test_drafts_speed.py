@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from firsttoken.generate import generate
-from firsttoken.llama import load_model
+from firsttoken.models.llama import load_model
 from firsttoken.sampling import SamplingParams
 
 ROOT = Path(__file__).parents[3]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from firsttoken.hardware import Accelerator
-from firsttoken.prediction import (
+from firsttoken.measure.prediction import (
     LLAMA_100M,
     DecodePoint,
     MachineProfile,

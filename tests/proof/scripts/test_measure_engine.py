@@ -11,7 +11,7 @@ import pytest
 
 from firsttoken.batching import Request
 from firsttoken.engine import MeasuredCost
-from firsttoken.llama import load_model
+from firsttoken.models.llama import load_model
 
 ROOT = Path(__file__).parents[3]
 SPEC = importlib.util.spec_from_file_location(

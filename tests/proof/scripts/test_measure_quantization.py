@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from firsttoken.architectures import Architecture
-from firsttoken.checkpoint import weight_shapes
-from firsttoken.llama_torch import Llama
+from firsttoken.models.checkpoint import weight_shapes
+from firsttoken.models.llama_torch import Llama
 from firsttoken.quantization import (
     gptq,
     llm_int8_matmul,

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from firsttoken.evaluation import token_losses
-from firsttoken.llama_torch import Llama
+from firsttoken.models.evaluation import token_losses
+from firsttoken.models.llama_torch import Llama
 
 ROOT = Path(__file__).parents[3]
 with pytest.MonkeyPatch.context() as patch:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from firsttoken.draft_heads import EagleDraft
-from firsttoken.llama import load_model
-from firsttoken.llama_torch import Llama
+from firsttoken.drafts.heads import EagleDraft
+from firsttoken.models.llama import load_model
+from firsttoken.models.llama_torch import Llama
 
 ROOT = Path(__file__).parents[3]
 with pytest.MonkeyPatch.context() as patch:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from firsttoken.generate import generate
-from firsttoken.llama import load_model
-from firsttoken.lora import load_adapter, merge_adapter
+from firsttoken.models.llama import load_model
+from firsttoken.models.lora import load_adapter, merge_adapter
+from firsttoken.models.tokenizer import tokenizer
 from firsttoken.sampling import SamplingParams
-from firsttoken.tokenizer import tokenizer
 
 ROOT = Path(__file__).parents[3]
 with pytest.MonkeyPatch.context() as patch:

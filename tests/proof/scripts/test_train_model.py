@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from firsttoken.llama import load_model
+from firsttoken.models.llama import load_model
 
 ROOT = Path(__file__).parents[3]
 SPEC = importlib.util.spec_from_file_location("train_model", ROOT / "scripts" / "train_model.py")

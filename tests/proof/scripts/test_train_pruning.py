@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from firsttoken.evaluation import bits_per_byte
-from firsttoken.llama import load_model
-from firsttoken.llama_torch import Llama
-from firsttoken.tokenizer import tokenizer
+from firsttoken.models.evaluation import bits_per_byte
+from firsttoken.models.llama import load_model
+from firsttoken.models.llama_torch import Llama
+from firsttoken.models.tokenizer import tokenizer
 
 ROOT = Path(__file__).parents[3]
 with pytest.MonkeyPatch.context() as patch:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from firsttoken.llama_torch import Llama
+from firsttoken.models.llama_torch import Llama
 from firsttoken.quantization import gptq, quantize
 
 ROOT = Path(__file__).parents[3]

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from firsttoken.generate import generate
-from firsttoken.llama import load_model
-from firsttoken.llama_torch import Llama
+from firsttoken.models.llama import load_model
+from firsttoken.models.llama_torch import Llama
 from firsttoken.sampling import SamplingParams
-from test_smollm2 import installed
+from models.test_smollm2 import installed
 
 ROOT = Path(__file__).parents[3]
 with pytest.MonkeyPatch.context() as patch:

@@ -11,7 +11,7 @@ from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
 from firsttoken.architectures import Architecture
 from firsttoken.kv_cache import kv_cache_bytes
-from firsttoken.llama_torch import Llama
+from firsttoken.models.llama_torch import Llama
 
 ROOT = Path(__file__).parents[3]
 with pytest.MonkeyPatch.context() as patch:

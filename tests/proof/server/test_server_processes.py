@@ -13,8 +13,8 @@ import numpy as np
 import psutil
 import pytest
 
-from firsttoken.llama import load_model
-from firsttoken.lora import Adapter, save_adapter
+from firsttoken.models.llama import load_model
+from firsttoken.models.lora import Adapter, save_adapter
 from served import NAME, ExactModel, Served, eventually
 from test_server_faults import LONG, SLOW_S, fail_all
 

@@ -1,4 +1,4 @@
-// Chats as a model reads them, by the template that its file brings: as firsttoken.chat does it.
+// Chats as a model reads them, by the template that its file brings: as firsttoken.models.chat does it.
 import { alternatives } from "./alternatives.js";
 import { createTemplate, SPACE } from "./jinja.js";
 

@@ -1,5 +1,5 @@
 // How texts are cut into words before pairs are merged, under llama.cpp's names: those of
-// firsttoken.tokenizer.
+// firsttoken.models.tokenizer.
 //
 // What is a letter, a number and a space is said here and not left to the browser: so a text has
 // the same tokens in every one. Only `normalize` is the browser's, which differs in marks that are

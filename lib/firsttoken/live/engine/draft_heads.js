@@ -1,4 +1,4 @@
-// Drafts that see what the target thinks, as in firsttoken.draft_heads: Medusa's heads and EAGLE.
+// Drafts that see what the target thinks, as in firsttoken.drafts.heads: Medusa's heads and EAGLE.
 import { openCache } from "./cache.js";
 import { openPass } from "./llama.js";
 import { openMatrices } from "./matrix.js";

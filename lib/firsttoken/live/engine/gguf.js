@@ -1,4 +1,4 @@
-// GGUF files, as firsttoken.gguf reads them: what a model is, its tokenizer, where its tensors lie.
+// GGUF files, as firsttoken.models.gguf reads them: what a model is, its tokenizer, where its tensors lie.
 // Source: ggml, docs/gguf.md
 import { KINDS, rowBytes } from "./matrix.js";
 

@@ -1,5 +1,5 @@
 // The Llama that a GGUF file holds: its architecture, and its weights where they lie in the file, in
-// their blocks. The families are those of firsttoken.gguf.
+// their blocks. The families are those of firsttoken.models.gguf.
 import { readGguf } from "./gguf.js";
 import { openModel } from "./llama.js";
 import { openMatrices } from "./matrix.js";

@@ -1,4 +1,4 @@
-// The Llama model of lib/firsttoken/llama.py in the page: token ids in, logits out. Products are in
+// The Llama model of lib/firsttoken/models/llama.py in the page: token ids in, logits out. Products are in
 // matrix.js, attention and the gate in kernel.wat; the rest is here.
 //
 // Letters as in the book: T new tokens, D width, N heads, K KV heads, H their size, F width of the

@@ -1,4 +1,4 @@
-// How well the target predicts a text, as firsttoken.evaluation measures it.
+// How well the target predicts a text, as firsttoken.models.evaluation measures it.
 
 const CHUNK = 64; // tokens read between two turns of others
 

@@ -1,4 +1,4 @@
-// Text to token ids and back: byte-level BPE, as firsttoken.tokenizer does it.
+// Text to token ids and back: byte-level BPE, as firsttoken.models.tokenizer does it.
 import { alternatives } from "./alternatives.js";
 import { CUTS } from "./cuts.js";
 import { createMerges } from "./merges.js";

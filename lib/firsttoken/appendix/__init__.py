@@ -1,0 +1,1 @@
+"""The library of the appendices: `debugging` (A) and `interview` (B)."""

@@ -1,0 +1,11 @@
+"""The questions, in the order of the book."""
+
+from firsttoken.appendix.interview.question import Question
+from firsttoken.appendix.interview.questions import costs, serving, shortcuts, tokens
+
+QUESTIONS: tuple[Question, ...] = (
+    *costs.QUESTIONS,
+    *shortcuts.QUESTIONS,
+    *tokens.QUESTIONS,
+    *serving.QUESTIONS,
+)
