@@ -1,7 +1,7 @@
 """How many small mistakes in a module its tests find: mutation testing with mutmut.
 
     make proof MODULE=paging
-    .venv/bin/python tests/proof/mutants.py paging engine --sample 60 --seed 1
+    .venv/bin/python tests/proof/mutants.py paging models.lora --sample 60 --seed 1
 
 A mutant is the module with one change: a `<` made `<=`, an argument left out, a number one larger.
 It is killed if one of the module's own tests, of whatever tier, or a doctest of it fails or comes
@@ -25,7 +25,13 @@ from mutmut.stats import status_by_exit_code
 ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "lib" / "firsttoken"
 PARTS = [*LIBRARY.glob("[a-z]*.py"), *(path.parent for path in LIBRARY.glob("*/__init__.py"))]
-MODULES = {path.stem: path for path in sorted(PARTS)}
+PACKAGES = {path.stem: path for path in sorted(PARTS)}
+# "models.lora" is one file of a package; its tests are those of its name, or the package's.
+MODULES = PACKAGES | {
+    f"{name}.{path.stem}": path
+    for name, package in PACKAGES.items()
+    for path in sorted(package.glob("[a-z]*.py"))
+}
 PYTEST = ["-p", "no:xdist", "-p", "no:cacheprovider"]
 # mutmut knows a folder src alone. A copy of lib stays, for tests that read the sources as text.
 CONFIG = r"""
@@ -89,8 +95,9 @@ class Copy:
         shown = [line for line in self.mutmut("show", mutant).splitlines() if line[:1] in "+-"]
         lines = [line for line in shown if line[:3] not in ("+++", "---")]
         old, new = (" ".join(ln[1:].strip() for ln in lines if ln[0] == mark) for mark in "-+")
-        name = mutant.removeprefix(f"firsttoken.{self.module}").rpartition("__mutmut_")[0]
-        name = name.replace("xǁ", "").replace("ǁ", ".").replace(".x_", ".").removeprefix(".")
+        package = self.module.partition(".")[0]
+        name = mutant.removeprefix(f"firsttoken.{package}").rpartition("__mutmut_")[0]
+        name = name.replace(".xǁ", ".").replace("ǁ", ".").replace(".x_", ".").removeprefix(".")
         return {"function": name, "old": old, "new": new}
 
     def survives(self, mutant: str) -> bool:
@@ -106,15 +113,19 @@ class Copy:
 
 def own_tests(module: str) -> list[str]:
     """Return the test files that bear a module's name, or stand in a folder that does."""
+    package, _, part = module.partition(".")
 
     def owner(file: Path) -> str:
         name = file.stem.removeprefix("test_") + "_"
-        found = [m for m in MODULES if m == file.parent.name or name.startswith(f"{m}_")]
-        return max(found, key=lambda m: (m == file.parent.name, len(m)), default="")
+        folders = file.relative_to(ROOT).parts[:-1]
+        found = [m for m in PACKAGES if m in folders or name.startswith(f"{m}_")]
+        return max(found, key=lambda m: (m in folders, len(m)), default="")
 
     files = sorted((ROOT / "tests").rglob("test_*.py"))
     files = [file for file in files if file.parent.name not in ("browser", "hub", "scripts")]
-    return [str(file.relative_to(ROOT)) for file in files if owner(file) == module]
+    files = [file for file in files if owner(file) == package]
+    named = [file for file in files if f"{file.stem}_".startswith(f"test_{part}_")]
+    return [str(file.relative_to(ROOT)) for file in named or files]
 
 
 def main() -> int:
@@ -133,7 +144,7 @@ def main() -> int:
         if not (mutants := [mutant for of, mutant in chosen if of is copy]):
             continue
         copy.mutmut("run", *mutants)
-        outcomes, equivalent = copy.outcomes(), known.get(copy.module, [])
+        outcomes, equivalent = copy.outcomes(), known.get(copy.module.partition(".")[0], [])
         for mutant in mutants:
             killed = outcomes[mutant] in ("killed", "timeout")
             if not killed:
