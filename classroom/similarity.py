@@ -95,12 +95,14 @@ def answers(notebook: nbformat.NotebookNode, student: str, tasks: set[str]) -> l
 
 def library() -> Iterator[Answer]:
     """Yield the functions and classes of the book's library."""
-    for path in sorted((ROOT / "lib" / "firsttoken").rglob("*.py")):
+    library = ROOT / "lib" / "firsttoken"
+    for path in sorted(library.rglob("*.py")):
+        module = ".".join(path.relative_to(library).with_suffix("").parts)
         text = path.read_text(encoding="utf-8")
         for node in ast.parse(text).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
                 code = ast.get_source_segment(text, node) or ""
-                yield Answer(LIBRARY, f"{path.stem}.{node.name}", code)
+                yield Answer(LIBRARY, f"{module}.{node.name}", code)
 
 
 def alike(texts: list[Answer], given: list[str]) -> list[Pair]:
