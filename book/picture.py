@@ -22,7 +22,7 @@ from playwright.sync_api import Locator, Page, sync_playwright
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "_build" / "html"
 PICTURE = ROOT / "book" / "readme.png"
-STYLE = ROOT / "lib" / "firsttoken" / "explore.css"
+STYLE = ROOT / "lib" / "firsttoken" / "page" / "explore.css"
 CHAPTER, FIGURE = "notebooks/04_kv_cache.html", "KV heads"
 KEY = "Figure"  # of the fingerprint in the PNG's text
 

@@ -76,7 +76,8 @@ def test_a_lower_priority_goes_first_and_last_in_line_is_preempted():
     engine = Engine(CHAIN, 20, 2, max_batch=1)
     for priority in (0, 5, -1, 5, -1):
         i = engine.stats.submitted
-        engine.submit([1], GREEDY, lambda _, i=i: order.append(i), True, priority=priority)
+        options = {"ignore_eos": True, "priority": priority}
+        engine.submit([1], GREEDY, lambda _, i=i: order.append(i), **options)
     engine.run()
     assert list(dict.fromkeys(order)) == [2, 4, 0, 1, 3] and idle(engine)
 

@@ -83,11 +83,11 @@ def end_not_masked(self, window):
     """What is new is masked in order, but not what lies beyond a shorter text."""
     end = self.positions[:, -1:]
     key = np.arange(self.n_keys)
-    return (key > self.positions) & (key <= end)
+    return ((key <= self.positions) | (key > end))[:, None, None]
 
 
 def test_a_wrong_mask_is_noticed(monkeypatch):
-    monkeypatch.setattr(_Group, "mask", end_not_masked)
+    monkeypatch.setattr(_Group, "visible", end_not_masked)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         compare([(9, 3, False), (4, 3, False)], 2, 0, None)
 

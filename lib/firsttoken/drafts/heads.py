@@ -1,4 +1,9 @@
-"""Drafts that see what the target thinks: heads, with and without a state, and EAGLE."""
+"""Drafts that see what the target thinks: heads, with and without a state, and EAGLE.
+
+Each is a `generate.Draft`: `speculative_generate(target, EagleDraft(target), …)`. A draft serves
+one request at a time, and starts anew with the next. `scripts/train_drafts.py` trains the networks
+that ship; here they run, in NumPy.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -39,6 +39,7 @@ def accepted_distribution(draft: Array, accept: Array, otherwise: Array) -> Arra
     Raises: ValueError for a draft or otherwise that is no distribution, and an accept that holds no
             probabilities.
 
+    >>> from firsttoken.speculative import acceptance_rule
     >>> target, draft = np.array([0.5, 0.5]), np.array([0.9, 0.1])
     >>> accepted_distribution(draft, *acceptance_rule(target, draft)).round(12).tolist()
     [0.5, 0.5]

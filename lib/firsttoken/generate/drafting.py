@@ -16,8 +16,6 @@ from firsttoken.speculative import Round, verify, verify_greedy
 from firsttoken.speculative.trees import verify_tree, verify_tree_greedy
 
 Array: TypeAlias = np.ndarray
-
-
 Guess: TypeAlias = Callable[[list[int], int], Sequence[int]]
 
 

@@ -297,6 +297,6 @@ def _without_script(picture: widgets.Widget, controls: tuple[_Control, ...]) -> 
 
 def _face() -> str:
     """Return the style and the script that make the sliders readable, named and big enough."""
-    package = files("firsttoken")
+    package = files("firsttoken.page")
     css, js = (package.joinpath(f"explore.{kind}").read_text("utf-8") for kind in ("css", "js"))
     return f"<style>{css}</style><script>{js}</script>"

@@ -31,8 +31,8 @@ class ChapterQuestions:
             f"{question.quiz.html()}"
             for question in self.questions
         )
-        style = style_tag("exercises/exercises.css", "interview/interview.css")
-        script = script_tag("exercises/store.js", "exercises/quizzes.js")
+        style = style_tag("page/exercises/exercises.css", "appendix/interview/interview.css")
+        script = script_tag("page/exercises/store.js", "page/exercises/quizzes.js")
         return f'<div class="ft-questions">{style}{parts}{script}</div>'
 
 
@@ -70,8 +70,12 @@ class MockInterview:
             f'<li data-question="{q.id}">{section_link(q.about, q.section)}</li>' for q in QUESTIONS
         )
         settings = html.escape(json.dumps({"n": N_DRAWN, "minutes": dict(MINUTES)}))
-        style = style_tag("exercises/exercises.css", "interview/interview.css")
-        script = script_tag("exercises/store.js", "exercises/quizzes.js", "interview/interview.js")
+        style = style_tag("page/exercises/exercises.css", "appendix/interview/interview.css")
+        script = script_tag(
+            "page/exercises/store.js",
+            "page/exercises/quizzes.js",
+            "appendix/interview/interview.js",
+        )
         return (
             f'<div class="ft-exercise ft-interview" data-interview="{settings}"'
             f' data-lm-suppress-shortcuts="true">{style}'

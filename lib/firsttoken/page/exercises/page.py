@@ -17,7 +17,7 @@ def _asset(name: str) -> str:
 
 
 def style_tag(*names: str) -> str:
-    return f"<style>{''.join(map(_asset, names or ('exercises/exercises.css',)))}</style>"
+    return f"<style>{''.join(map(_asset, names or ('page/exercises/exercises.css',)))}</style>"
 
 
 def script_tag(*names: str) -> str:

@@ -24,7 +24,7 @@ class Progress:
         )
         return (
             '<div class="ft-exercise ft-progress" data-lm-suppress-shortcuts="true">'
-            f"{style_tag('exercises/exercises.css', 'exercises/progress.css')}"
+            f"{style_tag('page/exercises/exercises.css', 'page/exercises/progress.css')}"
             '<p class="ft-off">Here your browser counts the quizzes and exercises that you solve. '
             "It needs scripts, and leave to keep data for this page.</p>"
             '<div class="ft-counts" hidden><table><caption>Your progress</caption><thead><tr>'
@@ -37,7 +37,7 @@ class Progress:
             "<p>Forget what was solved in every chapter? It cannot be brought back.</p>"
             '<button type="button" class="ft-keep">Keep it</button>'
             '<button type="button" class="ft-forget">Forget it</button></div></div>'
-            f"{script_tag('exercises/store.js', 'exercises/progress.js')}</div>"
+            f"{script_tag('page/exercises/store.js', 'page/exercises/progress.js')}</div>"
         )
 
 

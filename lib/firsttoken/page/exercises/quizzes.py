@@ -108,7 +108,9 @@ class Quiz:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return self.html(style_tag(), script_tag("exercises/store.js", "exercises/quizzes.js"))
+        return self.html(
+            style_tag(), script_tag("page/exercises/store.js", "page/exercises/quizzes.js")
+        )
 
     def html(self, style: str = "", script: str = "") -> str:
         """Return the question as HTML; several on a page can share one style sheet and script."""

@@ -48,7 +48,7 @@ class Result:
         if self and self.name:
             named = html.escape(self.name.partition(",")[0])
             task = f' data-task="{named}" data-page="{_running_chapter()}"'
-            script = script_tag("exercises/store.js")
+            script = script_tag("page/exercises/store.js")
         return (
             f'<div class="ft-exercise ft-{self.status}" role="status"{task}'
             f' data-lm-suppress-shortcuts="true">{style_tag()}<div class="ft-verdict">'
