@@ -34,7 +34,7 @@ from firsttoken.speculative import Round
 _N_BARS = 10
 _TEXT_SHOWN = 40  # characters of a text that a title has room for
 _MOST_INSIDE = 96  # tokens, as in views/inside.js: of a longer text the last ones
-# What became of a drafted token, as in live.css.
+# What became of a drafted token, as in views/speculation.css.
 _DRAFT, _TARGET = plots.COLORS["draft"], plots.COLORS["target"]
 _LOOKS = {
     "kept": f"background:{_DRAFT}33;border-bottom:2px solid {_DRAFT}",
