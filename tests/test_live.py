@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from firsttoken import live
-from firsttoken.live import assets, stills, views
+from firsttoken.live import assets, stills, widgets
 from firsttoken.models.llama import load_model
 from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import data_path
@@ -77,7 +77,7 @@ def test_stills_say_what_they_show():
 
 
 def is_light(view) -> bool:
-    page = views.site_html(view.view, view.settings, view.still).encode()
+    page = widgets.site_html(view.view, view.settings, view.still).encode()
     return len(gzip.compress(page)) <= MAX_STILL_BYTES
 
 

@@ -10,7 +10,7 @@ from firsttoken import live
 from firsttoken.drafts import SuffixDraft
 from firsttoken.generate import generate, speculative_generate
 from firsttoken.kv_cache import kv_cache_bytes
-from firsttoken.live import assets, stills, views
+from firsttoken.live import assets, stills, widgets
 from firsttoken.live.kernel import KernelEngine
 from firsttoken.models.inspection import look_inside
 from firsttoken.models.llama import load_model
@@ -186,10 +186,11 @@ def test_a_model_begins_with_a_text_that_it_knows():
     """SmolLM2 with English, as on the website, and with heads that it has."""
     for make in VIEWS:
         small, real = make(), make(model="smollm2")
-        assert small.text != real.text == views._ENGLISH[real.view]["text"]
-    assert real.settings["draft"] == views._ENGLISH["speculation"]["draft"]
+        assert small.text != real.text == widgets._ENGLISH[real.view]["text"]
+    assert real.settings["draft"] == widgets._ENGLISH["speculation"]["draft"]
     view = live.inside(model="smollm2", head=1)
-    assert (view.settings["layer"], view.settings["head"]) == (views._ENGLISH["inside"]["layer"], 1)
+    layer = widgets._ENGLISH["inside"]["layer"]
+    assert (view.settings["layer"], view.settings["head"]) == (layer, 1)
 
 
 @installed

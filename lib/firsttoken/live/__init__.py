@@ -13,6 +13,6 @@ A view is shown by ending a cell with it, and a later cell can go on from what t
 """
 
 from firsttoken.live.chat import chat
-from firsttoken.live.views import View, cache, inside, next_token, speculation, surprise
+from firsttoken.live.widgets import View, cache, inside, next_token, speculation, surprise
 
 __all__ = ["View", "cache", "chat", "inside", "next_token", "speculation", "surprise"]

@@ -18,7 +18,7 @@ from firsttoken.checks import check_count
 from firsttoken.generate.sequence import TokenSequence
 from firsttoken.live import stills
 from firsttoken.live.last_text import LastText
-from firsttoken.live.views import site_html, site_root
+from firsttoken.live.widgets import site_html, site_root
 from firsttoken.models import smollm2
 from firsttoken.models.chat import ChatTemplate, Messages, chat_template
 from firsttoken.models.llama import load_model

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from firsttoken import live
 from firsttoken.generate import generate, speculative_generate
-from firsttoken.live import assets, stills, views
+from firsttoken.live import assets, stills, widgets
 from firsttoken.models.chat import chat_template
 from firsttoken.models.evaluation import bits_per_byte
 from firsttoken.models.inspection import look_inside
@@ -94,7 +94,7 @@ def test_the_switch(tiny_stage, tiny_gguf, target):
     expect(switch.get_by_role("button", name="small")).to_have_attribute("aria-pressed", "true")
     switch.get_by_role("button", name="real").click()
     page.get_by_role("button", name=re.compile("^Load it: .* MB, once$")).click()
-    english = views._ENGLISH["next_token"]["text"]
+    english = widgets._ENGLISH["next_token"]["text"]
     expect(field).to_have_value(english)
     expect(first).to_have_text(likeliest(real, words, english))
     field.fill("import os")
@@ -118,7 +118,7 @@ def test_a_file_of_the_readers_own(tiny_stage, tiny_gguf, tmp_path):
     choose.set_input_files(tiny_gguf)
     real, words = load_model(tiny_gguf), tokenizer(tiny_gguf)
     first = page.locator(".ft-bars .ft-before").first
-    expect(first).to_have_text(likeliest(real, words, views._ENGLISH["next_token"]["text"]))
+    expect(first).to_have_text(likeliest(real, words, widgets._ENGLISH["next_token"]["text"]))
     expect(page.get_by_role("alert")).to_have_count(0)
     mine = page.get_by_role("button", name=tiny_gguf.name)
     expect(mine).to_have_attribute("aria-pressed", "true")

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from browser.visit import until
 from firsttoken import live
 from firsttoken.live.stills import target, visible
-from firsttoken.live.views import PROGRAM
+from firsttoken.live.widgets import PROGRAM
 from firsttoken.models.inspection import look_inside
 from firsttoken.models.tokenizer import tokenizer
 

@@ -13,10 +13,10 @@ from browser.barriers import barriers
 from browser.visit import SCREENS, SETTLED, WIDTH, until
 from firsttoken import live
 from firsttoken.kv_cache import kv_cache_bytes
-from firsttoken.live import assets, views
+from firsttoken.live import assets, widgets
 from firsttoken.models.llama import load_model
 
-ENGLISH = views._ENGLISH
+ENGLISH = widgets._ENGLISH
 VIEWS = ("next_token", "inside", "cache", "speculation", "surprise")
 TEXT = "def read(path):\n"
 # Let files come slowly enough to look at a page meanwhile; held until the page says go.

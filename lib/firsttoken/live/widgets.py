@@ -1,4 +1,4 @@
-"""The five views, each with what it shows before the model has been loaded."""
+"""The five views as widgets for a notebook, and as HTML for a page of the website."""
 
 import html
 import json
