@@ -98,7 +98,7 @@ class Chat(anywidget.AnyWidget):
         self._name, self._n_answers = model, 0
         system, said = _split(messages)
         super().__init__(said=said, settings={"system": system, **settings})
-        self._words, self._template = _words_of(model)
+        self._tokenizer, self._template = _tokenizer_and_template(model)
         self.parts = self._parts_now()
         self.still = still(said, self.parts, self._ending())
         self.on_msg(self._heard)
@@ -187,7 +187,7 @@ class Chat(anywidget.AnyWidget):
         if not self.messages:
             return []
         ids = self._template.encode(self.messages, add_generation_prompt=False)
-        return _parts(ids, self._words)
+        return _parts(ids, self._tokenizer)
 
     def _is_idle(self) -> bool:
         if self.state["phase"] in _BUSY:
@@ -219,14 +219,14 @@ class Chat(anywidget.AnyWidget):
         """Return the model; SmolLM2 is loaded once for all that need it."""
         if self._name != "smollm2":
             return cast(FeatureModel, load_model(self._name))
-        model, self._words = smollm2.load_smollm2()
-        self._template = ChatTemplate(str(self._words.chat_template), self._words)
+        model, self._tokenizer = smollm2.load_smollm2()
+        self._template = ChatTemplate(str(self._tokenizer.chat_template), self._tokenizer)
         return cast(FeatureModel, model)
 
     def _answer(self) -> str:
         """Write an answer to what has been said; return what is to be noted about it."""
         assert self._last is not None
-        last, words, template = self._last, self._words, self._template
+        last, tok, template = self._last, self._tokenizer, self._template
         settings = self.settings
         params = SamplingParams(
             temperature=settings["temperature"],
@@ -234,9 +234,9 @@ class Chat(anywidget.AnyWidget):
             seed=settings["seed"] + self._n_answers,
         )
         self._n_answers += 1
-        ids, written, stream = template.encode(self.messages), list[int](), TextStream(words)
+        ids, written, stream = template.encode(self.messages), list[int](), TextStream(tok)
         times_s = list[float]()
-        self.parts = _parts(ids, words)
+        self.parts = _parts(ids, tok)
         n_known = last.n_known(ids)
         tokens = f"{len(ids):,} tokens: {n_known:,} stood in the cache, {len(ids) - n_known:,} new."
         self._say(f"Reading. {tokens}", phase="writing", n_tokens=len(ids))
@@ -254,8 +254,8 @@ class Chat(anywidget.AnyWidget):
                 request.append(request.choose(self._read(request.ids)))
         except _Stopped:
             why = "stopped"
-        self.said = [*self.said, {"role": "assistant", "content": words.decode(written)}]
-        self.parts = _parts([*ids, *written], words)
+        self.said = [*self.said, {"role": "assistant", "content": tok.decode(written)}]
+        self.parts = _parts([*ids, *written], tok)
         pace = ""
         if len(written) > 1:  # the first one came with the reading
             pace = f", {(len(written) - 1) / (times_s[-1] - times_s[0]):.0f} per second"
@@ -397,24 +397,24 @@ class _Characters:
         return "".join(map(chr, ids))
 
 
-def _words_of(model: str | Path) -> tuple[Tokenizer, ChatTemplate]:
+def _tokenizer_and_template(model: str | Path) -> tuple[Tokenizer, ChatTemplate]:
     """Return what fills a model's template; of SmolLM2, which may be missing, a stand-in."""
     if model == "smollm2":
-        words = cast(Tokenizer, _Characters())
-        return words, ChatTemplate(TEMPLATE, words)
+        stand_in = cast(Tokenizer, _Characters())
+        return stand_in, ChatTemplate(TEMPLATE, stand_in)
     return tokenizer(model), chat_template(model)
 
 
-def _parts(ids: Sequence[int], words: Tokenizer) -> Parts:
+def _parts(ids: Sequence[int], tok: Tokenizer) -> Parts:
     """Return the text of some ids in parts, with the marks by themselves."""
-    names = {i: name for name, i in words.special_tokens.items()}
+    names = {i: name for name, i in tok.special_tokens.items()}
     parts, run = Parts(), list[int]()
     for token in [*ids, None]:
         if token is not None and token not in names:
             run.append(token)
             continue
         if run:
-            parts.append((words.decode(run), False))
+            parts.append((tok.decode(run), False))
             run = []
         if token is not None:
             parts.append((names[token], True))

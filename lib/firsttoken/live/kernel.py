@@ -29,9 +29,10 @@ _ROWS = 256  # tokens in one pass where each silent head has a text of its own
 _MOST_RUNNING = 8  # answers begun: those of pages that are gone fall out
 
 
-def start_id(words: Tokenizer) -> int:
+def start_id(tokenizer: Tokenizer) -> int:
     """Return the token that a text begins after; without a rule, what stands between documents."""
-    return words.start_ids[0] if words.start_ids else words.special_tokens["<|endoftext|>"]
+    starts = tokenizer.start_ids
+    return starts[0] if starts else tokenizer.special_tokens["<|endoftext|>"]
 
 
 class KernelEngine:
@@ -50,10 +51,10 @@ class KernelEngine:
     {'id': 1, 'kind': 'done', 'value': {'ids': [335], 'pieces': [' def']}}
     """
 
-    def __init__(self, model: Llama, words: Tokenizer):
+    def __init__(self, model: Llama, tokenizer: Tokenizer):
         assert model.arch.max_context is not None
-        self._model, self._words = model, words
-        self._special = {i: name for name, i in words.special_tokens.items()}
+        self._model, self._tokenizer = model, tokenizer
+        self._special = {i: name for name, i in tokenizer.special_tokens.items()}
         self._text = LastText(model, model.arch.max_context)
         # The last look, and the one at the same text with all heads.
         self._look = functools.lru_cache(2)(self._looked)
@@ -64,7 +65,7 @@ class KernelEngine:
         """What views ask about the model; `eos_id` is the token that a text begins after."""
         names = ("n_layers", "n_heads", "n_kv_heads", "head_dim", "vocab_size", "max_context")
         sizes = {name: getattr(self._model.arch, name) for name in names}
-        return sizes | {"eos_id": start_id(self._words)}
+        return sizes | {"eos_id": start_id(self._tokenizer)}
 
     def hear(self, message: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the answer to a message."""
@@ -93,12 +94,13 @@ class KernelEngine:
 
     def tokenize(self, text: str) -> dict[str, Any]:
         """Return the tokens of a text. A browser may send half a character: it becomes U+FFFD."""
-        ids = self._words.encode(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        ids = self._tokenizer.encode(whole)
         return {"ids": ids, "pieces": [self._named(i)["piece"] for i in ids]}
 
     def decode(self, ids: Sequence[int]) -> list[str]:
         """Return what each token completes; together that is the text."""
-        stream = TextStream(self._words)
+        stream = TextStream(self._tokenizer)
         parts = [stream.push(i) for i in ids]
         return [*parts[:-1], parts[-1] + stream.finish()] if parts else []
 
@@ -125,7 +127,7 @@ class KernelEngine:
 
         Where `use_cache` is said, what was read before does not count: the first step reads all.
         """
-        model, stream = self._model, TextStream(self._words)
+        model, stream = self._model, TextStream(self._tokenizer)
         request = TokenSequence(model, ids, SamplingParams(**params, max_tokens=max_tokens))
         text, start_s = self._text, time.perf_counter()
         if use_cache:
@@ -162,13 +164,13 @@ class KernelEngine:
         """Continue a text as `speculative_generate` does with `SuffixDraft()`, round by round."""
         if draft not in DRAFTS:
             raise ValueError(f"draft must be {DRAFTS[0]} for this model, got {draft!r}")
-        model, stream, guesser = self._model, TextStream(self._words), SuffixDraft()
+        model, stream, suffixes = self._model, TextStream(self._tokenizer), SuffixDraft()
         request = TokenSequence(model, ids, SamplingParams(**params, max_tokens=max_tokens))
         cache, start_s = model.new_cache(1, request.max_length), time.perf_counter()
         while request.finish_reason is None:
             wanted = min(gamma, request.max_length - len(request.ids) - 1)
             round_s = time.perf_counter()
-            drafted = guesser.propose(request, wanted).tokens
+            drafted = suffixes.propose(request, wanted).tokens
             drafted_s = time.perf_counter()
             features = model.features([request.ids[cache.length :] + drafted], cache)
             logits = model.logits(features[0, -len(drafted) - 1 :])
@@ -243,7 +245,7 @@ class KernelEngine:
         return look_inside(self._model, ids, silenced)
 
     def _named(self, token: Any) -> dict[str, Any]:
-        text = self._words.token_bytes(int(token)).decode("utf-8", errors="backslashreplace")
+        text = self._tokenizer.token_bytes(int(token)).decode("utf-8", errors="backslashreplace")
         return {"id": int(token), "piece": self._special.get(int(token), text)}
 
     def _likeliest(self, p: Array, kept: Array, n: int) -> list[dict[str, Any]]:

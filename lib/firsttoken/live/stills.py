@@ -96,17 +96,17 @@ def visible(text: str) -> str:
     return text.translate({ord(" "): "·", ord("\n"): "↵", ord("\t"): "→", ord("\r"): "␍"})
 
 
-def piece(token_id: int, words: Tokenizer | None = None) -> str:
-    """Return the text of one token as a reader sees it; `words`: None for the shipped tokenizer.
+def piece(token_id: int, tok: Tokenizer | None = None) -> str:
+    """Return the text of one token as a reader sees it; `tok`: None for the shipped tokenizer.
 
     >>> piece(0), piece(tokenizer().encode(" def")[0])
     ('end of text', '·def')
     """
-    words = words or tokenizer()
-    if words.token_name(token_id) == "<|endoftext|>":
+    tok = tok or tokenizer()
+    if tok.token_name(token_id) == "<|endoftext|>":
         return "end of text"
-    text = words.token_bytes(token_id).decode("utf-8", errors="backslashreplace")
-    return visible(text or words.token_name(token_id))
+    text = tok.token_bytes(token_id).decode("utf-8", errors="backslashreplace")
+    return visible(text or tok.token_name(token_id))
 
 
 @functools.cache
@@ -127,9 +127,9 @@ def loaded(model: str) -> tuple[Llama, Tokenizer]:
     return cast(tuple[Llama, Tokenizer], smollm2.load_smollm2())
 
 
-def document(words: Tokenizer, text: str) -> list[int]:
+def document(tok: Tokenizer, text: str) -> list[int]:
     """Return the tokens of a text, behind the one that it begins after."""
-    return [start_id(words), *words.encode(text)]
+    return [start_id(tok), *tok.encode(text)]
 
 
 def params_of(settings: Mapping[str, Any]) -> SamplingParams:
@@ -140,21 +140,21 @@ def params_of(settings: Mapping[str, Any]) -> SamplingParams:
 
 def next_token(settings: Mapping[str, Any], model: str = "target") -> str:
     """Return the likeliest next tokens as a figure."""
-    net, words = loaded(model)
-    ids, params = document(words, settings["text"]), params_of(settings)
+    net, tok = loaded(model)
+    ids, params = document(tok, settings["text"]), params_of(settings)
     logits = net([ids])[0, -1]
     before, after = softmax(logits), next_token_distribution(logits, params, ids)
     top = np.argsort(-before, kind="stable")[:_N_BARS]
     with plt.rc_context(plots.STYLE):
         fig, ax = plt.subplots(figsize=(4.4, 3.3))
-        _draw_bars(ax, [piece(i, words) for i in top], 100 * before[top], 100 * after[top])
+        _draw_bars(ax, [piece(i, tok) for i in top], 100 * before[top], 100 * after[top])
         text = settings["text"]
         cut = "…" if len(text) > _TEXT_SHOWN else ""
         title = f"{cut}{visible(text[-_TEXT_SHOWN:])}"
         ax.set_title(title, family="monospace", x=-0.2, parse_math=False)
         fig.subplots_adjust(left=0.2, bottom=0.2)
     chances = ", ".join(
-        f"{piece(i, words)} {before[i]:.1%}" + ("" if after[i] else ", dropped") for i in top
+        f"{piece(i, tok)} {before[i]:.1%}" + ("" if after[i] else ", dropped") for i in top
     )
     alt = (
         f"The {_N_BARS} likeliest tokens after the text “{text}”, as bars: {chances}. "
@@ -198,8 +198,8 @@ def inside(settings: Mapping[str, Any], model: str = "target") -> str:
 
 def cache(settings: Mapping[str, Any], model: str = "target") -> str:
     """Return the cache as a figure: what it holds when half of the text has been written."""
-    net, words = loaded(model)
-    ids, arch, params = document(words, settings["text"]), net.arch, params_of(settings)
+    net, tok = loaded(model)
+    ids, arch, params = document(tok, settings["text"]), net.arch, params_of(settings)
     half = replace(params, max_tokens=math.ceil(params.max_tokens / 2))
     n_written = len(generate(net, ids, half).ids)
     assert arch.max_context is not None  # that of both models

@@ -117,8 +117,8 @@ class View(anywidget.AnyWidget):
     @property
     def ids(self) -> list[int]:
         """The tokens of the text, behind the one that ends the text before it: for `generate`."""
-        _, words = stills.loaded(self._model)
-        return stills.document(words, self.text)
+        _, tok = stills.loaded(self._model)
+        return stills.document(tok, self.text)
 
     @property
     def params(self) -> SamplingParams:

@@ -10,7 +10,7 @@ import uvicorn
 from firsttoken.server.app import ServerSettings, create_app
 from firsttoken.server.engine_client import EngineClient
 from firsttoken.server.engine_process import engine_process
-from firsttoken.server.options import make_engine, parser, words_of
+from firsttoken.server.options import make_engine, parser, tokenizer_of
 from firsttoken.server.protocol import uvicorn_config
 
 
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
     settings = ServerSettings(options.served_model_name, options.api_key, options.max_body_bytes)
     with listening, engine_process(partial(make_engine, options)) as connection:
         try:
-            words = words_of(options)
+            tokenizer = tokenizer_of(options)
             engine = EngineClient(connection)
         except ValueError as error:
             read.error(str(error))
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(f"the engine did not start: {error}")
         if options.host not in ("127.0.0.1", "::1", "localhost") and options.api_key is None:
             print("Anybody who reaches this machine may ask: no --api-key is set.", file=sys.stderr)
-        app = create_app(engine, words, settings)
+        app = create_app(engine, tokenizer, settings)
         host = f"[{options.host}]" if is_v6 else options.host
         port = listening.getsockname()[1]
         print(f"Dashboard: http://{host}:{port}/ . Ctrl-C stops the server.", flush=True)

@@ -52,9 +52,9 @@ class Answers:
         self._texts = [HeldText(tokenizer, stop) for _ in range(n_answers)]
         self._n_tokens = [0] * n_answers
         self._begun = [False] * n_answers
-        # Of the tokens that came with log-probabilities: their text, and how long it is.
-        self._told = [TextStream(tokenizer) for _ in range(n_answers)]
-        self._offsets = [0] * n_answers
+        # The text of the tokens whose log-probabilities were sent, and its length in characters.
+        self._logprob_texts = [TextStream(tokenizer) for _ in range(n_answers)]
+        self._logprob_offsets = [0] * n_answers
         self._n_prompt = sum(len(ask.prompt_ids) for ask in job.asks)
         self._n_cached: list[int | None] = [None] * n_answers
 
@@ -84,10 +84,10 @@ class Answers:
         """
         self._n_tokens[index] += 1
         text = self._texts[index].push(token)
-        told = self._logprobs(index, () if logprobs is None else (logprobs,))
+        sent = self._logprobs(index, () if logprobs is None else (logprobs,))
         if not text and logprobs is None and self._begun[index]:
             return []
-        return [self._chunk(index, self._said(index, text), told, None)]
+        return [self._chunk(index, self._said(index, text), sent, None)]
 
     def end(self, done: Finished) -> list[bytes]:
         """Return the chunk that ends an answer, with the text that was held back."""
@@ -147,8 +147,8 @@ class Answers:
         offsets = []
         for t in tokens:
             # Characters that are complete before it: a token may begin within one.
-            offsets.append(self._offsets[index])
-            self._offsets[index] += len(self._told[index].push(t.token))
+            offsets.append(self._logprob_offsets[index])
+            self._logprob_offsets[index] += len(self._logprob_texts[index].push(t.token))
         return {
             "tokens": [name(t.token) for t in tokens],
             "token_logprobs": [t.logprob for t in tokens],

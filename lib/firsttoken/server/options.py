@@ -97,18 +97,18 @@ class PaddedEngine(Engine):
         return [np.where(self._padding, -np.inf, rows).astype(rows.dtype) for rows in found]
 
 
-def loaded(name: str, backend: str, words: Tokenizer) -> Model:
+def loaded(name: str, backend: str, tokenizer: Tokenizer) -> Model:
     """Return a model that ends its texts: where its config names no end, its tokenizer does.
 
     Raises: ValueError as `load_model`.
     """
     model = load_model(name, backend)
-    if not model.eos_ids and words.eos_id is not None:
-        model.eos_ids = (words.eos_id,)
+    if not model.eos_ids and tokenizer.eos_id is not None:
+        model.eos_ids = (tokenizer.eos_id,)
     return model
 
 
-def words_of(options: argparse.Namespace) -> Tokenizer:
+def tokenizer_of(options: argparse.Namespace) -> Tokenizer:
     """Return the tokenizer that the command line names, else the one beside the model's weights.
 
     Raises: ValueError as `tokenizer`.
@@ -124,16 +124,16 @@ def make_engine(options: argparse.Namespace) -> Engine:
     Raises: ValueError for an option that names nothing, or is out of range, and a model and a
             tokenizer of different sizes.
     """
-    words = words_of(options)
-    draft = None if options.draft is None else loaded(options.draft, options.backend, words)
+    tokenizer = tokenizer_of(options)
+    draft = None if options.draft is None else loaded(options.draft, options.backend, tokenizer)
     return PaddedEngine(
-        loaded(options.model, options.backend, words),
+        loaded(options.model, options.backend, tokenizer),
         options.n_blocks,
         options.block_size,
         options.max_batch,
         options.token_budget or None,
         prefix_caching=not options.no_prefix_caching,
-        tokenizer=words,
+        tokenizer=tokenizer,
         max_waiting=options.max_waiting,
         draft=draft,
         gamma=options.gamma,
