@@ -14,12 +14,12 @@ from firsttoken.checks import check_count
 
 Array = np.ndarray
 
-# What misses a limit by the rounding of a clock's differences has met it.
+# A relative excess that still meets a limit: differences of clock times are rounded.
 _SLACK = 1e-9
 
 
 class _Generation(Protocol):
-    """What `generate` gives back, as far as its clock is concerned."""
+    """What a trace needs of the result of `generate`."""
 
     @property
     def token_times_s(self) -> Sequence[float]: ...
@@ -29,8 +29,8 @@ class _Generation(Protocol):
 class RequestTrace:
     """When a request arrived and when each of its output tokens came, on one clock.
 
-    Everything else follows from these times. Say whose clock it is: a client's also holds the
-    network. Equal token times are a burst, as speculative decoding makes them.
+    Everything else follows from these times. A client's clock includes the network, the engine's
+    does not: say which it is. Equal token times are a burst, as speculative decoding makes them.
 
     Units:  seconds; n_prompt in tokens
     Raises: ValueError for times that are not finite, no token, a token before the arrival or
@@ -78,9 +78,9 @@ class RequestTrace:
         start_s: float | None = None,
         n_prompt: int = 0,
     ) -> "RequestTrace":
-        """Return the trace of what `generate` gave back, called at `start_s` on your clock.
+        """Return the trace of a result of `generate`, which was called at `start_s` on your clock.
 
-        The request waited from `arrival_s` until then; None says that it did not wait.
+        The request waited from `arrival_s` until then; None: it did not wait.
 
         Units:  seconds; n_prompt in tokens
         Raises: ValueError as RequestTrace, and for a start before the arrival.
@@ -348,9 +348,9 @@ def littles_law(rate: float, time: float) -> float:
     queue (time: the wait), the batch (time: prefill and decode), one server (time: the service;
     the number is then its utilisation).
 
-    Holds:  for means over a long time in which the service keeps up. Over a short window, those who
-            come or leave outside it make the number too high or too low; under overload it is too
-            high, since waits are counted that lie ahead.
+    Holds:  for means over a long time in which the service keeps up. Over a short window, requests
+            that come or leave outside it make the number too high or too low; under overload it is
+            too high, since it counts waits that are still to come.
     Units:  requests/s and seconds give requests
     Raises: ValueError for a negative rate or time.
     Source: Little 1961, doi:10.1287/opre.9.3.383
@@ -369,10 +369,10 @@ def wait_mg1(rate: float, service_s: float, service_std_s: float) -> float:
     The formula of Pollaczek and Khinchine, λ·E[s²] / (2·(1 - ρ)) with ρ = λ·E[s]: the wait grows
     without bound as ρ nears 1, and with the variance of the service. Infinite from ρ = 1 on.
 
-    Holds:  after a long time. Bursts wait longer (ten times as long for gaps with a cv of 3 at
-            ρ = 0.8, equal services), and so does who meets long services in a row. Regular
-            arrivals wait less, and so do short runs near ρ = 1; where a server takes many at once,
-            it is far less.
+    Holds:  after a long time. The wait is longer for arrivals in bursts (ten times as long for
+            gaps with a cv of 3 at ρ = 0.8, equal services), and where long services follow one
+            another. It is shorter for regular arrivals, and in short runs near ρ = 1; far shorter
+            where a server takes many requests at once.
     Units:  requests/s, seconds; the wait leaves the service itself out
     Raises: ValueError for a negative rate, time or deviation.
     Source: Kleinrock 1975, Queueing Systems, vol. 1, ch. 5
@@ -471,8 +471,8 @@ def latency_budget(
     makes that token.
 
     TPOT: `decode_s`, `communication_s` between devices, `scheduling_s` and `token_overhead_s`. With
-    `overlap`, communication and scheduling run beside the computing: of each, only what outlasts
-    the others before it counts, and together they take the maximum instead of the sum.
+    `overlap`, communication and scheduling run beside the computing: together the three take the
+    maximum of their times, not the sum, and each part is what it adds to those before it.
 
     Holds:  for one request, and for means of many. Percentiles do not add: parts that vary apart
             give a sum of their p99 that is too long (9.2 for 6.7, two exponential parts of mean 1).

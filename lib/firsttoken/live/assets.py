@@ -20,7 +20,7 @@ DRAFTS = {
     "medusa_heads": ("medusa_heads/model.safetensors",),
     "eagle_draft": ("eagle_draft/config.json", "eagle_draft/model.safetensors"),
 }
-"""What can guess for the target, and what a page reads for it, once it is chosen."""
+"""The drafts that the target can have, each with the files that a page reads once it is chosen."""
 
 FILES = (*TARGET, *(name for names in DRAFTS.values() for name in names))
 """The shipped files that a page may read."""
@@ -35,17 +35,17 @@ _GZIP = 31  # zlib's number for a gzip header and the largest window
 def packed(name: str) -> bytes:
     """Return a shipped file as it travels: gzip, 5.3 MB for the target and a draft.
 
-    Of a number in bfloat16 the second byte (sign and most of the exponent) has few common values
-    and the first hardly any. So the bytes of weights travel apart, first all the first ones, then
-    all the second ones: an eighth less than the file compressed as it is. The page weaves them
-    together again, and what it then has is the file, byte for byte.
+    Weights are numbers in bfloat16. The second byte of a number (sign and most of the exponent) is
+    mostly one of few values, the first may be any. Therefore they are packed apart, first all first
+    bytes, then all second ones: that takes an eighth less than the file as it is. The page puts
+    them together again, and has the file, byte for byte.
 
     Raises: ValueError for a name that is not in FILES.
     """
     content, strategy = _content(name), zlib.Z_DEFAULT_STRATEGY
     if name.endswith(".safetensors"):
         content = content[0::2] + content[1::2]
-        # Weights repeat no words: to look for some takes fifty times as long, and gains less.
+        # Runs of bytes do not repeat in weights: to look for them takes fifty times as long.
         strategy = zlib.Z_HUFFMAN_ONLY
     packer = zlib.compressobj(9, wbits=_GZIP, strategy=strategy)
     return packer.compress(content) + packer.flush()
@@ -73,7 +73,7 @@ def script() -> str:
 def version() -> str:
     """Return a name for what is shipped: it changes when a file or the script does."""
     real = real_file()
-    # Not its size: the same model quantized in another way may have the same.
+    # Not its size: a model that is quantized in another way may have the same.
     digest = hashlib.sha256(real.read_bytes()).hexdigest() if real else ""
     everything = script() + json.dumps(manifest(), sort_keys=True) + digest
     return hashlib.sha256(everything.encode()).hexdigest()[:12]

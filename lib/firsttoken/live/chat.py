@@ -70,8 +70,8 @@ class Chat(anywidget.AnyWidget):
     """A conversation with a model, which writes in a thread of the kernel while it answers.
 
     `messages` is all that has been said, as `ChatTemplate` takes it; `settings` are "system" (the
-    system message; empty: the template's own), "temperature", "max_tokens" and "seed". Every answer
-    has a seed of its own: the first one this, and again after a new seed or a new start.
+    system message; empty: the template's own), "temperature", "max_tokens" and "seed". The first
+    answer has this seed, each further one the next; a new seed or `clear` begins anew.
     """
 
     _esm = files("firsttoken").joinpath("live/chat.js").read_text("utf-8")
@@ -121,7 +121,7 @@ class Chat(anywidget.AnyWidget):
         return site_html("chat", self._page_settings(), self.still, "smollm2", _STYLES)
 
     def door(self) -> str:
-        """Return one button for a page of the website with another view; "" without the model."""
+        """Return the chat as one button, for a page that has another view; "" without the model."""
         button = stills.real_button("Talk to a real one, here in the page")
         return button and site_root("chat", self._page_settings(), button, "smollm2")
 
@@ -129,7 +129,7 @@ class Chat(anywidget.AnyWidget):
         return {**self.settings, "said": self.said}
 
     def open(self) -> None:
-        """Open the way to JupyterLab; a page of the site has none, and would carry it in vain."""
+        """Open the connection to JupyterLab; on the website there is none, and no use for one."""
         if not _on_site():
             super().open()
 
@@ -168,7 +168,7 @@ class Chat(anywidget.AnyWidget):
         self.wait()
 
     def wait(self) -> None:
-        """Return when nothing is being written."""
+        """Wait until nothing is being written."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -192,7 +192,7 @@ class Chat(anywidget.AnyWidget):
     def _is_idle(self) -> bool:
         if self.state["phase"] in _BUSY:
             return False
-        self.wait()  # it has said that it is done
+        self.wait()  # the thread has said that it is done
         return True
 
     def _work(self) -> None:
@@ -277,7 +277,7 @@ class Chat(anywidget.AnyWidget):
             raise _Stopped
 
     def _heard(self, _widget: Any, message: Mapping[str, Any], _buffers: Any) -> None:
-        """Do what the page asks for; what comes too late or makes no sense is let be."""
+        """Do what the page asks for; ignore what comes too late or makes no sense."""
         kind = message.get("kind")
         if kind == "start":
             self.start()
@@ -398,7 +398,7 @@ class _Characters:
 
 
 def _tokenizer_and_template(model: str | Path) -> tuple[Tokenizer, ChatTemplate]:
-    """Return what fills a model's template; of SmolLM2, which may be missing, a stand-in."""
+    """Return a model's tokenizer and template; of SmolLM2, which may be missing, stand-ins."""
     if model == "smollm2":
         stand_in = cast(Tokenizer, _Characters())
         return stand_in, ChatTemplate(TEMPLATE, stand_in)

@@ -1,4 +1,4 @@
-"""A model in the kernel: by messages it answers what views else ask of the page's engine."""
+"""A model in the kernel: it answers, by messages, what views otherwise ask the page's engine."""
 
 import functools
 import time
@@ -23,14 +23,14 @@ Array = np.ndarray
 Turns = Generator[Any, None, Any]
 
 DRAFTS = ("suffix_automaton",)
-"""What can guess for a model that comes alone."""
+"""The drafts that need no weights beside the model's."""
 
 _ROWS = 256  # tokens in one pass where each silent head has a text of its own
-_MOST_RUNNING = 8  # answers begun: those of pages that are gone fall out
+_MOST_RUNNING = 8  # answers under way; the oldest falls out, most likely of a page that is gone
 
 
 def start_id(tokenizer: Tokenizer) -> int:
-    """Return the token that a text begins after; without a rule, what stands between documents."""
+    """Return the token before a text: the tokenizer's own start, else the one between documents."""
     starts = tokenizer.start_ids
     return starts[0] if starts else tokenizer.special_tokens["<|endoftext|>"]
 
@@ -39,10 +39,10 @@ class KernelEngine:
     """Answer a page's questions about a model: those of engine/worker.js, under the same names.
 
     `hear` takes a message and returns the answer to it, None if there is none. {id, name, asked}
-    asks, {id} lets go on, and {id, stop} leaves off. What comes back is {id, kind, value}: "event"
-    (with None, there is nothing to tell yet), and at the end "done" or "failed", with its words. So
-    the kernel does a pass at a time, other messages have their turn, and a page that is gone costs
-    nothing.
+    asks a question, {id} asks for more of its answer, and {id, stop} ends it. An answer is {id,
+    kind, value}: an "event" (None: nothing to tell yet), and at the end "done", or "failed" with
+    the error's text. So each message costs one pass, other messages have their turn between two,
+    and a page that is gone costs nothing.
 
     >>> from firsttoken.models.llama import load_model
     >>> from firsttoken.models.tokenizer import tokenizer
@@ -125,7 +125,7 @@ class KernelEngine:
     ) -> Turns:
         """Continue a text as `generate` does, token by token.
 
-        Where `use_cache` is said, what was read before does not count: the first step reads all.
+        Where `use_cache` is given, nothing read before is reused: the first step reads all.
         """
         model, stream = self._model, TextStream(self._tokenizer)
         request = TokenSequence(model, ids, SamplingParams(**params, max_tokens=max_tokens))
@@ -223,7 +223,7 @@ class KernelEngine:
     def without_each(
         self, ids: Sequence[int], heads: Sequence[Sequence[int]], watch: Sequence[int]
     ) -> Turns:
-        """Tell what follows if one head is silent, for each by itself: of the tokens in `watch`."""
+        """Yield the probabilities of the tokens in `watch` with each of `heads` alone silent."""
         model = self._model
         n = max(1, _ROWS // len(ids))
         for some in (heads[i : i + n] for i in range(0, len(heads), n)):

@@ -8,7 +8,7 @@ from firsttoken.models.protocols import Cache, FeatureModel
 
 Array = np.ndarray
 
-_PIECE = 64  # tokens in one pass: then others have their turn
+_PIECE = 64  # tokens in one pass: between two, others have their turn
 
 
 class LastText:
@@ -48,9 +48,10 @@ class LastText:
             self.cache.append(layer, old.keys(layer), old.values(layer))
 
     def read(self, ids: Sequence[int]) -> Generator[None, None, Array]:
-        """Return the logits after the last of some ids; between two passes others have their turn.
+        """Return the logits after the last of some ids: a generator that yields between two passes.
 
-        They may leave off, or have another text read meanwhile.
+        Meanwhile another text may be read: what that displaces is read again. The caller may also
+        stop there.
         """
         ids = list(ids)
         if not 0 < len(ids) <= self.capacity:

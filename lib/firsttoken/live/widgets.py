@@ -101,7 +101,7 @@ class View(anywidget.AnyWidget):
         self.on_msg(self._answer)
 
     def open(self) -> None:
-        """Open the way to JupyterLab; a page of the site has none, and would carry it in vain."""
+        """Open the connection to JupyterLab; on the website there is none, and no use for one."""
         if not _on_site():
             super().open()
 
@@ -160,9 +160,10 @@ class View(anywidget.AnyWidget):
 
 
 def _first(view: str, model: str, **given: tuple[Any, Any]) -> dict[str, Any]:
-    """Return by name what is given or else, as (given, first), what the target begins with.
+    """Return a view's first settings: each value of `given` is (what the caller gave, first value).
 
-    Another model begins with what english.json says.
+    The first value counts where None was given. It is the target's; english.json has the real
+    model's.
     """
     own = {name: first for name, (_, first) in given.items()}
     if model == "smollm2":

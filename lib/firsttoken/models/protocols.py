@@ -74,7 +74,7 @@ class Model(Protocol):
 
 
 class FeatureModel(Model, Protocol):
-    """A decoder that also says what it thinks, before it says what comes next.
+    """A decoder that also gives its features: the vectors from which it computes the logits.
 
     Shapes: features(tokens (B, T)) -> (B, T, D); logits(features (…, D)) -> (…, V)
     """

@@ -17,9 +17,10 @@ Array = np.ndarray
 def evict(model: Llama, cache: KVCache, n: int, sinks: int = 0) -> None:
     """Drop the n oldest tokens behind the first `sinks`, so that a full cache has room again.
 
-    The later tokens move up: their keys are turned back by n positions, as if the text had never
-    held the dropped ones. What the later tokens have read from them stays in their values: only
-    in the first layer is the result that of a pass over the kept tokens alone. NumPy models only.
+    The later tokens move up: their keys are rotated back by n positions, as if the text had never
+    held the dropped ones. But they have read those, and from the second layer on their keys and
+    values still show it: only the first layer is as after a pass over the kept tokens alone. NumPy
+    models only.
 
     Units:  n and sinks in tokens
     Raises: ValueError, and nothing is dropped, where the cache does not hold sinks + n tokens,

@@ -174,12 +174,12 @@ def _with_button(slider: widgets.SelectionSlider) -> widgets.Widget:
     return widgets.HBox([button, slider])
 
 
-# JupyterLab moves sliders in a thread of their own, and Matplotlib's settings are everybody's.
+# JupyterLab moves sliders in a thread of their own, and Matplotlib's settings are global.
 _ONE_DRAWING = threading.Lock()
 
 
 class _Stage:
-    """One figure that every frame is drawn on: a fresh one costs three times as long."""
+    """One figure on which every frame is drawn: to make a new one takes three times as long."""
 
     def __init__(self, draw: Callable[..., None], alt: Alt, controls: tuple[_Control, ...]):
         parameters = inspect.signature(draw).parameters
@@ -204,7 +204,7 @@ class _Stage:
         """Draw one frame; only `draw` itself can fail here."""
         with _ONE_DRAWING, plt.rc_context(plots.STYLE):
             for ax in self._figure.axes:
-                self._figure.delaxes(ax)  # or clear() would first build it anew
+                self._figure.delaxes(ax)  # else clear() would first build it anew
             self._figure.clear()
             canvas = self._figure.add_subplot() if self._wants_axes else self._figure
             self._draw(canvas, **self._values(indices))
@@ -234,8 +234,8 @@ class _Stage:
 def _live(stage: _Stage, inputs: list[widgets.Widget]) -> widgets.Widget:
     """Return a picture that is drawn anew whenever an input changes.
 
-    Drawing inside the event is what keeps the last frame true: while it runs, the front end
-    holds further moves back and then sends the latest value only.
+    It is drawn while the event is handled. Until that is done, the front end holds further moves
+    back, and then it sends the latest value only: so the last frame shows the last value.
     """
     picture = widgets.HTML()
 

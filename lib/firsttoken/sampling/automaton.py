@@ -6,9 +6,9 @@
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 
-# Groups within each other: more would need more of Python's stack than a thread surely has.
+# Groups within each other: a thread may lack the stack for more.
 _MAX_DEPTH = 100
-# Steps of work for each state that is allowed: patterns that people write need a fifth of it.
+# The most steps of work for each allowed state: patterns that people write need a fifth of it.
 _WORK_PER_STATE = 1000
 
 
@@ -42,8 +42,9 @@ def parse(pattern: str, search: bool = False) -> tuple:
     ("chars", ranges of code points), ("sequence", trees), ("either", trees), ("repeat", tree, low,
     high or None). What matches the empty text alone is an empty sequence: the whole, or an option.
 
-    With `search` the tree is that of all texts in which the pattern is found somewhere, as JSON
-    Schema means it: `^` and `$` may begin and end it, and each of its outermost alternatives.
+    With `search` the pattern may match anywhere in a text, as JSON Schema has it: the tree is that
+    of all texts that contain a match. Then `^` and `$` may begin and end the pattern, and each of
+    its outermost alternatives.
 
     Raises: ValueError for other syntax, naming the position, and groups over a hundred deep.
 
@@ -82,7 +83,7 @@ class _Parser:
         return ValueError(f"pattern {shown!r}, position {self.at - back}: {what}")
 
     def peek(self, ahead: int = 0) -> str:
-        """Return a character that comes, "" at the end."""
+        """Return the next character, or one `ahead` of it; "" behind the end."""
         return self.pattern[self.at + ahead : self.at + ahead + 1]
 
     def take(self, text: str) -> bool:
@@ -257,10 +258,12 @@ def _byte_ranges(low: bytes, high: bytes) -> Iterator[tuple[tuple[int, int], ...
 
 
 def _nondeterministic(tree: tuple, max_states: int) -> tuple[list, list, int]:
-    """Return (steps, jumps, end): from each state, by (low, high) to a state; and for free.
+    """Return (steps, jumps, end) of Thompson's automaton: State 0 is the first, `end` the last.
 
-    State 0 is the first. A part never leads back to the state it starts from, so that parts may
-    share one; whatever repeats gets a state of its own.
+    steps[state] holds (low, high, after): a byte in low … high leads to the state `after`.
+    jumps[state] holds the states that it leads to without a byte. A part of the pattern never leads
+    back to the state it starts from, so that several parts may start from one; what repeats gets a
+    state of its own.
     """
     steps: list[list[tuple[int, int, int]]] = []
     jumps: list[list[int]] = []
@@ -325,7 +328,7 @@ def _nondeterministic(tree: tuple, max_states: int) -> tuple[list, list, int]:
 def _deterministic(
     steps: list, jumps: list, end: int, max_states: int
 ) -> tuple[list[dict[int, int]], set[int]]:
-    """Return (table, accepting): each state stands for all states the other may be in at once."""
+    """Return (table, accepting): each state is a set that Thompson's may be in at once."""
     reachable: dict[frozenset[int], frozenset[int]] = {}
 
     def with_jumps(states: frozenset[int]) -> frozenset[int]:

@@ -39,19 +39,20 @@ class Language(Protocol):
 class Constraint:
     """What one request may say next: a language, a vocabulary, and the tokens chosen so far.
 
-    A token is allowed if the text with it can still be completed, whatever token ends where.
-    Tokens without bytes (special ones) never are. Each byte that the language may need should be
-    a token, too, as in a byte-level vocabulary; where one is missing, the mask may find nothing
-    to allow.
+    `mask` says which tokens may follow, `advance` adds the one that was chosen, and `rollback`
+    takes tokens back, as speculation must when a guess is rejected.
+
+    A token is allowed if the bytes so far, with its own, can still be completed. Tokens without
+    bytes (special ones) never are. Each byte that the language may need should be a token, too, as
+    in a byte-level vocabulary; where one is missing, the mask may find nothing to allow.
 
     The tokens `eos_ids` end the text. They are allowed where it is complete, and only there, and
-    are no part of it. Mostly they are the model's own. For a model that seldom ends a text they
-    may be what it says next: all tokens that begin with a line end, say.
+    are no part of it. Usually they are the model's own. For a model that seldom ends a text, take
+    what it writes behind a complete one: all tokens that begin with a line end, say.
 
     The vocabulary is stored as a tree of shared beginnings, so that a beginning which leads
-    nowhere rules out all its tokens at once. What was found for the last thousand states is kept,
-    and shared with copies. `rollback` takes tokens back, as speculation needs it when a guess is
-    rejected.
+    nowhere rules out all its tokens at once. The masks of the last thousand states are kept, and
+    shared with copies.
 
     Shapes: tokens: the bytes of each of the V tokens; mask(): (V,), booleans
     Raises: ValueError for eos_ids that are empty or outside the vocabulary, for a token that is
@@ -96,13 +97,14 @@ class Constraint:
     def mask(self, budget: float = math.inf) -> Array:
         """Return which tokens are allowed next; none once the text has ended.
 
-        With a `budget`, only those after which the text can still be completed and ended within
-        so many tokens, the next one included, if need be byte by byte. A budget that suffices
+        With a `budget`, only those with which the text can be completed and ended within so many
+        tokens, the next one included, if each missing byte takes a token. A budget that suffices
         at first does so to the end.
         """
         if self.finished:
             return np.zeros(len(self._tokens), dtype=bool)
-        return self._cost(self._states[-1]) < budget + 1  # infinity stays out of inf + 1, too
+        # Not <=: under an infinite budget, infinite costs stay forbidden.
+        return self._cost(self._states[-1]) < budget + 1
 
     def advance(self, token: int) -> None:
         """Add a token to the text; one that is not allowed raises, and changes nothing."""
@@ -130,17 +132,17 @@ class Constraint:
         del self._states[len(self._states) - n :]
 
     def copy(self) -> "Constraint":
-        """Return another request at the same point, which goes on by itself."""
+        """Return an independent copy: another request at the same point of the text."""
         other = copy.copy(self)
         other._states = self._states.copy()
         return other
 
     def min_tokens(self) -> float:
-        """Return how many tokens surely suffice to complete the text, byte by byte, and end it."""
+        """Return how many tokens suffice to end the text: one per missing byte, and the end."""
         return 0 if self.finished else self._language.n_missing(self._states[-1]) + 1
 
     def _cost(self, state: State) -> Array:
-        """Return, for each token, how many tokens suffice if it is the next; infinite: never."""
+        """Return, for each token as the next, how many suffice to the end; infinite: forbidden."""
         if state not in self._costs:
             language = self._language
             cost = np.full(len(self._tokens), math.inf)
@@ -162,10 +164,10 @@ class Constraint:
 
 
 def keep_allowed(logits: Array, mask: Array) -> Array:
-    """Drop the tokens that a mask forbids: the filter that comes before all others.
+    """Set the logits that a mask forbids to -inf: the filter that comes before all others.
 
-    Before, because the others always keep something of what they see: after them, the mask might
-    find that nothing it allows is left.
+    The others always keep some tokens of those they see. If the mask came after them, it might
+    allow none of these.
 
     Shapes: logits and result: (…, V), -inf where dropped; mask: (V,) or (…, V), booleans
     Raises: ValueError for other shapes, and where the mask allows nothing.
@@ -282,8 +284,8 @@ class Regex:
     No lookaround and no backreferences: these are not regular.
 
     The pattern becomes a nondeterministic automaton (Thompson), then a deterministic one whose
-    states are sets of its states. From some patterns that takes exponentially many: `max_states`
-    is where to give up. A state from which no match can be reached is left out.
+    states are sets of its states. Some patterns need exponentially many: `max_states` limits them.
+    A state from which no match can be reached is left out.
 
     Raises: ValueError for other syntax, naming the position, and groups over a hundred deep; for a
             pattern that matches nothing, and one that needs more states, or more work than a
@@ -359,7 +361,7 @@ class Json:
                 return stack, place, after
             if language.n_missing(number):
                 return None
-            # The byte before was the last of it.
+            # The string, number or literal has ended with the byte before.
             place, number = "colon" if place == "in name" else "after", 0
         char = chr(byte)
         if char not in " \t\n\r":

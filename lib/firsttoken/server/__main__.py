@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = read.parse_args(arguments)
     is_v6 = ":" in options.host
     try:
-        # The port is ours from here on: who connects early waits until the engine is there.
+        # The port is ours from here on. A client that connects early waits until the engine runs.
         listening = socket.create_server(
             (options.host, options.port), family=socket.AF_INET6 if is_v6 else socket.AF_INET
         )
@@ -47,8 +47,8 @@ def main(arguments: list[str] | None = None) -> None:
             timeout_keep_alive=options.idle_s,
             timeout_graceful_shutdown=options.drain_s,
         )
-        # uvicorn drains, and raises the signal again: it must not end the program before the
-        # engine's process has ended.
+        # When its last answer is sent, uvicorn raises the signal again. That must not end this
+        # program before the engine's process has ended.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: sys.exit())
         uvicorn.Server(config).run([listening])

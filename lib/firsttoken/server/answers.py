@@ -24,15 +24,15 @@ FINISH_REASONS = {
 }
 
 
-# Made once: `json.dumps` makes one for each call, and there is a call for each token.
+# Made once: `json.dumps` would make an encoder for each call, so for each token.
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Answers:
     """Writes the answers to one job, as completions or as a chat.
 
-    `whole` is the body of a response that comes at once; `token`, `end`, `usage` and the others
-    give the chunks of a stream.
+    `whole` returns the body of a response that is sent at once; `token`, `end` and `close` return
+    the chunks of a stream.
     """
 
     def __init__(self, job: Job, tokenizer: Tokenizer, chat: bool):
@@ -45,7 +45,7 @@ class Answers:
         }
         self._head = {"object": kind, **head}
         self._chunk_head = {"object": "chat.completion.chunk" if chat else kind, **head}
-        # What all chunks begin with, up to the brace that ends it.
+        # What all chunks begin with: the head without its closing brace.
         self._chunk_start = _encode(self._chunk_head)[:-1]
         n_answers = sum(ask.n for ask in job.asks)
         stop = job.asks[0].params.stop
@@ -77,10 +77,10 @@ class Answers:
         return {**self._head, "choices": choices, "usage": self._usage()}
 
     def token(self, index: int, token: int, logprobs: TokenLogprobs | None = None) -> list[bytes]:
-        """Return the chunks of one more token: none while its text is held back.
+        """Return the chunks of one more token; none while its text is held back.
 
-        The first one always has its chunk, perhaps without text: from that a client tells the time
-        to the first token. In a chat it also says who speaks.
+        The first token always has a chunk, if need be without text: clients measure the time to the
+        first token by it. In a chat this chunk also has the role.
         """
         self._n_tokens[index] += 1
         text = self._texts[index].push(token)
@@ -99,7 +99,7 @@ class Answers:
         return [self._chunk(index, {} if nothing else self._said(index, text), None, reason)]
 
     def close(self) -> list[bytes]:
-        """Return what a stream ends with: the usage, if it is wanted, and the mark of the end."""
+        """Return the last chunks of a stream: the usage, if it was asked for, and the end mark."""
         chunks = [b"data: [DONE]\n\n"]
         if self._job.options.include_usage:
             usage = {**self._chunk_head, "choices": [], "usage": self._usage()}
@@ -126,7 +126,7 @@ class Answers:
     def _usage(self) -> dict[str, Any]:
         n_new, n_cached, first = sum(self._n_tokens), 0, 0
         for ask in self._job.asks:
-            # Later answers share the prompt of the first, which is no find in the cache.
+            # The other answers to a prompt share it with the first one: that is no cache hit.
             found = [n for n in self._n_cached[first : first + ask.n] if n is not None]
             n_cached += min(found, default=0)
             first += ask.n
@@ -146,7 +146,7 @@ class Answers:
             return {"content": [self._chat_logprob(t) for t in tokens], "refusal": None}
         offsets = []
         for t in tokens:
-            # Characters that are complete before it: a token may begin within one.
+            # The complete characters before it: a token may begin in the middle of one.
             offsets.append(self._logprob_offsets[index])
             self._logprob_offsets[index] += len(self._logprob_texts[index].push(t.token))
         return {

@@ -1,4 +1,4 @@
-"""The server's pages: OpenAI's three, health, metrics, and a dashboard."""
+"""The web application: OpenAI's models, completions and chats; health, metrics, a dashboard."""
 
 import asyncio
 import contextlib
@@ -29,19 +29,18 @@ from firsttoken.server.schema import ChatRequest, CommonRequest, CompletionReque
 from firsttoken.server.translation import AnyRequest, Job, Translator, ignored, parse
 
 _LONG_BODY = 2**14  # bytes that are read in about a millisecond
-_N_NAMES_TOLD = 100  # fields that are ignored: each is told once, and no client fills the log
+_N_NAMES_TOLD = 100  # ignored fields that are logged, each once: no client can fill the log
 
 _log = logging.getLogger("firsttoken.server")
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What a server is called, and what it lets clients do.
+    """The model's `name` in requests, the key, and what one request may cost.
 
-    `name` is the model's, under which it is asked for. With an `api_key`, /v1/ answers only those
-    who send it. A body may have `max_body_bytes` and take `body_timeout_s` to come, and a client
-    may take `write_timeout_s` to read a piece of its answer. One request may ask for `max_answers`,
-    or as many as may wait.
+    With an `api_key`, /v1/ answers only requests that carry it. A body may have `max_body_bytes`
+    and take `body_timeout_s` to come; a client may take `write_timeout_s` to read a piece of its
+    answer. One request may ask for `max_answers`, but for no more than may wait in the queue.
     """
 
     name: str = "first-token"
@@ -53,7 +52,7 @@ class ServerSettings:
 
 
 def create_app(engine: EngineClient, tokenizer: Tokenizer, settings: ServerSettings) -> Starlette:
-    """Return the web application; it talks to the engine from its start to its end.
+    """Return the web application; while it runs, it is connected to the engine.
 
     `app.state.api` is the `Api` behind it.
     """
@@ -103,7 +102,7 @@ class Api:
             settings.name,
             self._adapters,
             hello.n_blocks * hello.block_size,
-            # More could never wait at once, however often the client came again.
+            # A request for more than may wait would be refused each time it was tried.
             min(settings.max_answers, hello.max_waiting or settings.max_answers),
         )
         self._names_told: set[str] = set()
@@ -128,8 +127,8 @@ class Api:
         body = await self._body(request)
         asked = parse(kind, body)
         self._tell_ignored(asked)
-        # A long text, or the automaton of a form, must not hold up the others; a thread would hold
-        # up the rest.
+        # Reading a long text, or making the automaton of a form, runs in a thread, where it does not
+        # hold up others. For any other request a thread would only take longer.
         slow = len(body) > _LONG_BODY or self._translator.has_form(asked)
         job = await asyncio.to_thread(translate, asked) if slow else translate(asked)
         try:
@@ -178,7 +177,7 @@ class Api:
     async def _unless_gone(
         self, receive: Receive, work: Coroutine[Any, Any, Any], flight: Flight
     ) -> Any:
-        """Return what comes of the work; None if the client goes first, and drop the request."""
+        """Return the work's result; if the client disconnects first, drop the request: None."""
         task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
         try:
             await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -209,7 +208,7 @@ class Api:
                 await writer.write([event(body)], more=False)
         except TimeoutError:
             _log.warning("a client did not read its stream: dropped")
-            return  # unfinished, so that the connection is closed
+            return  # the response is unfinished, so the connection is closed
 
     async def _events(self, flight: Flight, answers: Answers, writer: "_Writer") -> bool:
         async for batch in flight.batches():
@@ -239,8 +238,12 @@ class Api:
             )
 
     async def _body(self, request: Request) -> bytes:
-        """Return the body, as JSON by its own account, in time, and not too large."""
-        # No page of another site can send this type without being allowed to.
+        """Return the body of a request.
+
+        Raises: ApiError 415 for another type than JSON, 413 for a body that is too large, 408 for
+                one that takes too long.
+        """
+        # Another site's page cannot send this type: browsers would ask this server first.
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise ApiError(415, f"Content-Type: expected application/json, got {kind!r}")
@@ -277,7 +280,7 @@ class Api:
         return JSONResponse({"object": "list", "data": cards})
 
     async def model(self, request: Request) -> Response:
-        """Tell of one model."""
+        """Describe one model."""
         self._check_key(request)
         name = request.path_params["name"]
         if name not in (self._settings.name, *self._adapters):
@@ -321,10 +324,11 @@ class Api:
 class _Writer:
     """Writes the pieces of a stream, and gives up on a client that does not read them.
 
-    A timer for each piece would cost more than the piece. One looks every `timeout_s` whether a
-    write that it saw the last time still waits: who reads nothing is dropped after two of them.
+    Write within its context, which raises for such a client. A timer for each piece would cost more
+    than the piece. So one timer looks every `timeout_s` whether the write that waited the last time
+    still waits: a client that reads nothing is dropped after two such looks at most.
 
-    Raises: TimeoutError, from the context, for such a client.
+    Raises: TimeoutError, when the context is left, for a client that does not read.
     """
 
     def __init__(self, send: Send, timeout_s: float):

@@ -25,10 +25,10 @@ WINDOW_S = 60.0
 
 
 class Counters:
-    """Counts finished answers and steps, and says it in two ways.
+    """Counts finished answers and steps, for Prometheus (`render`) and a dashboard (`snapshot`).
 
-    `render` gives Prometheus' text, `snapshot` what the dashboard shows: latencies are those that
-    `metrics.summarize` finds in the answers finished in the last minute.
+    The dashboard's latencies are those that `metrics.summarize` finds in the answers finished in
+    the last minute.
 
     Units:  seconds, tokens
     Source: vLLM, vllm/v1/metrics/loggers.py, for the names and what they mean
@@ -145,7 +145,7 @@ class Counters:
         return [trace for _, trace in self._traces]
 
     def retry_after_s(self) -> int:
-        """Return after how many seconds a place in the queue is likely: what an answer takes."""
+        """Return after how many seconds to try again: the median time of an answer, 1 to 60."""
         traces = self.recent()
         taken_s = sorted(trace.e2e for trace in traces)[len(traces) // 2] if traces else 1.0
         return min(60, max(1, round(taken_s)))
@@ -178,7 +178,7 @@ class Counters:
 
 
 class _EngineState(Collector):
-    """What the engine says of itself, read when Prometheus asks."""
+    """The engine's own counts, read when Prometheus asks."""
 
     def __init__(self, engine: EngineClient, labels: dict[str, str]):
         self._engine, self._labels = engine, labels

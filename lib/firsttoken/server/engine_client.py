@@ -1,4 +1,4 @@
-"""The event loop's side of the engine: what it asks for, and who is told of what comes back.
+"""The front's side of the connection to the engine: it sends requests and passes answers on.
 
 The other side of the connection is `engine_process`.
 """
@@ -34,14 +34,14 @@ _log = logging.getLogger("firsttoken.server")
 
 
 class EngineDown(Exception):
-    """The engine does not run: by an error, its cause, or because the server stops."""
+    """The engine does not run: it failed, by the error that is the cause, or the server stops."""
 
 
 @dataclass(eq=False)
 class Flight:
-    """The answers to one HTTP request, on their way: news of all, in the order they came.
+    """The answers to one HTTP request that is under way, and their news in the order it came.
 
-    Answers are numbered prompt by prompt; `asks` says what was asked. `n_left` are not complete.
+    `asks` says what was asked. Answers are numbered prompt by prompt; `n_left` are not complete.
     """
 
     number: int
@@ -69,7 +69,7 @@ class Flight:
         raise IndexError(f"index {index} is behind the last answer")
 
     def trace_of(self, done: Finished) -> RequestTrace | None:
-        """Return the times of an answer, from the arrival of the request; None: it has no token."""
+        """Return when the request arrived and its answer's tokens came; None if it has no token."""
         times = tuple(done.submitted_s + t for t in done.answer.token_times_s)
         n_prompt = len(self.ask_of(done.index).prompt_ids)
         return RequestTrace(self.arrival_s, times, n_prompt) if times else None
@@ -81,7 +81,7 @@ class Flight:
         self._more.set()
 
     async def batches(self) -> AsyncIterator[list[TokenNews | Finished]]:
-        """Yield the news until all answers are complete; what waits together comes together.
+        """Yield news until all answers are complete: each time, all that has come since the last.
 
         Raises: EngineDown where the engine cannot go on.
         """
@@ -100,13 +100,14 @@ class Flight:
 
 
 class EngineClient:
-    """Asks an engine at the other end of a connection, for one event loop.
+    """Sends requests to the engine at the other end of a connection, for one event loop.
 
-    `hello` says what engine it is, `stats` how it stood after its last step. `error` is what has
-    ended it, None while all is well. `on_step` is called with the record of each step. Counted
-    from the start: `prefilled_tokens` read of prompts, `n_drafts`.
+    First `start` it in that loop, then `submit` and `cancel`. `hello` holds the engine's limits,
+    `stats` its counts after the last step, and `error` what has ended it: None while it runs.
+    `on_step` is called with the record of each step. Counted from the start: `prefilled_tokens`,
+    those read of prompts, and `n_drafts`.
 
-    Raises: what making the engine has raised, and ChildProcessError where its process ended.
+    Raises: what making the engine raised, and ChildProcessError if its process has ended.
     """
 
     def __init__(self, connection: socket.socket):
@@ -141,13 +142,15 @@ class EngineClient:
         self._listening = asyncio.create_task(self._listen(reader))
 
     async def close(self) -> None:
-        """Hang up: the engine ends after its step; what is still under way fails."""
+        """Close the connection: the engine ends after its step, and unfinished requests fail."""
         self._end(EngineDown("the server stops"))
         self._listening.cancel()
         await asyncio.gather(self._listening, return_exceptions=True)
 
     async def submit(self, asks: Sequence[Ask], arrival_s: float) -> Flight:
-        """Hand the engine all prompts of a request, or none; `arrival_s` is on the engine's clock.
+        """Send the engine all prompts of a request; it takes all or none.
+
+        Units:  arrival_s in seconds on the engine's clock, as `now_s`
 
         Raises: what `Engine.submit_many` raises, and EngineDown.
         """
@@ -163,7 +166,7 @@ class EngineClient:
         return flight
 
     def cancel(self, flight: Flight) -> None:
-        """Drop what is left of a request before the next step; its blocks are free then."""
+        """Drop the unfinished answers of a request, and free their blocks, before the next step."""
         if self._flights.pop(flight.number, None) is not None:
             self._send(Abort(flight.number))
 
@@ -205,7 +208,7 @@ class EngineClient:
     def _reply(self, flight: Flight, error: Exception | None) -> None:
         if error is not None:
             del self._flights[flight.number]
-        if flight.accepted.done():  # who asked is gone, and about to cancel
+        if flight.accepted.done():  # its client has gone, and `submit` is about to cancel it
             return
         if error is None:
             flight.accepted.set_result(None)
@@ -227,7 +230,7 @@ class EngineClient:
         self._end(down)
 
     def _end(self, down: EngineDown) -> None:
-        """Hang up, and let all know that nothing more will come."""
+        """Close the connection, and fail all requests that are under way."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -1,6 +1,7 @@
-"""The engine in a process of its own: commands in, a step, one report out, and again.
+"""The engine in a process of its own: it takes commands, does a step, sends a report, and again.
 
-It knows nothing of HTTP or an event loop. The front's side of the connection is `engine_client`.
+It knows nothing of HTTP or an event loop. At the other end of the connection is the front, the
+process of the HTTP server: `engine_client`.
 """
 
 import logging
@@ -35,11 +36,11 @@ from firsttoken.server.messages import (
     send,
 )
 
-# How many bytes of reports may wait unread. Then the engine waits: a slow front is some twenty
-# steps behind at most.
+# How many bytes of reports may wait unread, those of some twenty steps. Then the engine waits until
+# the front has read.
 _AHEAD_BYTES = 2**14
 _N_FORMS_KEPT = 64
-# How long the last step may still take when the server stops: nobody waits for what it brings.
+# How long the last step may still take when the server stops: nobody waits for its tokens.
 _LAST_STEP_S = 5.0
 
 _log = logging.getLogger("firsttoken.server")
@@ -49,15 +50,15 @@ _log = logging.getLogger("firsttoken.server")
 def engine_process(make: Callable[[], Engine]) -> Iterator[socket.socket]:
     """Run the engine that `make` returns in a new process; yield the connection to it.
 
-    `make` must be picklable, since the process starts from nothing: a copy of this one would not
-    have its threads, but their locks. Behind the block the process has ended. It also ends by
-    itself, after a step, when this process is gone.
+    `make` must be picklable, since the process is spawned: a forked one would inherit the locks of
+    this process's threads, without the threads that release them. When the block is left, the
+    process has ended. It also ends by itself, after a step, when this process is gone.
     """
     front, back = connected()
     spawn = multiprocessing.get_context("spawn")
     process = spawn.Process(target=_work, args=(back, make), name="engine", daemon=True)
     process.start()
-    back.close()  # or its end would not be seen here
+    back.close()  # else the front would not see that the process has ended
     try:
         yield front
     finally:
@@ -73,23 +74,23 @@ def connected() -> tuple[socket.socket, socket.socket]:
     """Return the two ends of a new connection: the front's, and the engine's."""
     front, back = socket.socketpair()
     back.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _AHEAD_BYTES)
-    if back.family == socket.AF_INET:  # on Windows: a report must not wait for the next
+    if back.family == socket.AF_INET:  # on Windows: else TCP would hold a report back
         back.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return front, back
 
 
 def _work(connection: socket.socket, make: Callable[[], Engine]) -> None:
-    # Ctrl-C and a stop of the service reach both processes. The front decides: it lets what is
-    # under way finish, and hangs up.
+    # Ctrl-C and a stop of the service reach both processes. The front decides: it lets requests
+    # finish, and closes the connection.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     run_engine(connection, make)
 
 
 def run_engine(connection: socket.socket, make: Callable[[], Engine]) -> None:
-    """Make an engine and let it work for the other end of the connection, until that hangs up.
+    """Make an engine and run it for the other end of the connection, until that is closed.
 
-    Where it cannot be made, the error is sent in place of a `Hello`.
+    If the engine cannot be made, the error is sent in place of a `Hello`.
     """
     with connection, suppress(Gone):
         try:
@@ -108,7 +109,7 @@ def run_engine(connection: socket.socket, make: Callable[[], Engine]) -> None:
 
 @dataclass(slots=True)
 class _Place:
-    """Whose an answer is, and since when."""
+    """Which request an answer belongs to, and when it was submitted and started."""
 
     flight: int
     index: int
@@ -118,7 +119,7 @@ class _Place:
 
 
 class _Loop:
-    """Runs an engine for one connection. It takes the place of the engine's `on_step`."""
+    """Runs an engine for one connection. The engine's `on_step` becomes its own."""
 
     def __init__(self, engine: Engine, connection: socket.socket):
         self._engine, self._connection = engine, connection
@@ -129,20 +130,20 @@ class _Loop:
         tokenizer = engine.tokenizer
         assert tokenizer is not None
         tokens = [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)]
-        # A vocabulary may be padded: rows of the model that stand for no token, and no text.
+        # A vocabulary may be padded: then rows of the model stand for no token, and have no bytes.
         tokens += [b""] * (engine.model.arch.vocab_size - len(tokens))
 
         @lru_cache(_N_FORMS_KEPT)
         def constraint(form: bytes) -> Constraint:
             return Constraint(pickle.loads(form), tokens, engine.model.eos_ids)
 
-        # The same object for the same form: it remembers the masks that it has computed.
+        # The same object for the same form, since it keeps the masks that it has computed.
         self._constraint = constraint
 
     def run(self) -> None:
-        """Work until the front hangs up.
+        """Run until the front closes the connection.
 
-        Raises: Gone, and what the model raises.
+        Raises: Gone when it does, and what the model raises.
         """
         engine, pool = self._engine, self._engine.pool
         zero_s = time.perf_counter() - engine.now_s()
@@ -156,9 +157,9 @@ class _Loop:
             self._report()
 
     def _take_commands(self) -> None:
-        """Do what the front asks for; without anything else to do, sleep until it does."""
+        """Carry out the commands that wait; with no request to work on, wait for one."""
         timeout_s = 0.0 if self._engine.unfinished else None
-        # It ends: a command is done sooner than the front makes another.
+        # This loop ends: to carry out a command takes less time than the front needs for another.
         while select.select([self._connection], [], [], timeout_s)[0]:
             command = receive(self._connection)
             if isinstance(command, Submit):

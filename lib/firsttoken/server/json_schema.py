@@ -15,8 +15,8 @@ _NUMBER = _INTEGER + r"(\.\d+)?([eE][+\-]?\d+)?"
 _SPACE = " ?"
 _DEFINITIONS = "$defs", "definitions"
 _BOUNDS = "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"
-# What forbids something and is not supported, each with the value that forbids nothing. Names that
-# are not listed here and not read below describe, and forbid nothing: format, title, default.
+# Keywords that forbid values and are not supported, each with a setting that forbids nothing. Those
+# that are neither listed here nor read below only describe, as format, title and default.
 _REFUSED: dict[str, Any] = {
     "oneOf": None,
     "not": None,
@@ -38,10 +38,10 @@ _REFUSED: dict[str, Any] = {
     "$dynamicRef": None,
     "$recursiveRef": None,
 }
-# What a client's schema may cost: nested schemas, work, combinations of anyOf, and characters of
-# the expression, those of a part counted again in each that contains it.
+# Limits of a client's schema: its depth, the work, combinations of anyOf, and characters of the
+# expression, where a part counts again in each part that contains it.
 _MAX_DEPTH, _MAX_WORK, _MAX_COMBINATIONS, _MAX_CHARS = 32, 100_000, 256, 400_000
-# Work: of reading a schema, and of a pattern of so many states that values of enum are held to.
+# Work to read a schema, and to make a pattern that values of enum must match; its most states.
 _READ_COST, _PATTERN_COST, _PATTERN_STATES = 10, 5_000, 500
 _MAX_BOUND, _MAX_PATTERN = 10**18, 10_000
 
@@ -49,11 +49,11 @@ _MAX_BOUND, _MAX_PATTERN = 10**18, 10_000
 def schema_regex(schema: Any) -> str:
     r"""Return a regular expression whose every match is a JSON document that the schema accepts.
 
-    Read are: type (one, or a list), enum, const, anyOf, allOf, $ref to $defs; of objects
+    Supported are: type (one, or a list), enum, const, anyOf, allOf, $ref to $defs; of objects
     properties, required and additionalProperties; of arrays items, minItems and maxItems; of
     strings minLength, maxLength or pattern; of integers minimum, maximum and their exclusive forms.
-    All that stand beside each other hold, as in `$ref` with `minLength` beside it. Keywords that
-    forbid nothing are ignored, format among them; others are refused by name.
+    Keywords beside each other all apply, also those beside a `$ref`. Keywords that forbid nothing
+    are ignored, format among them; others are refused by name.
 
     Within that, what the schema accepts matches as `json.dumps(…, ensure_ascii=False)` writes it,
     with four limits: an object holds its named properties only, in the order of the schema, and
@@ -166,7 +166,7 @@ class _Place(NamedTuple):
         return _Place(schema, where, self.within, self.depth + 1)
 
 
-# Schemas that hold at once, none of which refers to another or offers alternatives.
+# Schemas that must all hold, with $ref and anyOf resolved.
 _Together = list[_Place]
 
 
@@ -210,7 +210,7 @@ class _Reader:
         return expression
 
     def _alternatives(self, places: Sequence[_Place]) -> list[_Together]:
-        """Return in which ways schemas can hold at once: references and anyOf resolved."""
+        """Return the ways in which all schemas can hold: references and anyOf resolved."""
         ways: list[_Together] = [[]]
         for place in places:
             ways = [[*way, *more] for more in self._ways(place) for way in ways]
@@ -289,7 +289,7 @@ class _Reader:
             left.remove("integer")
         return left if named else None
 
-    # What a value must be like: the same keywords, asked of a value of enum or const.
+    # The same keywords as a test of one value, for those of enum and const.
 
     def _allows(self, value: Any, place: _Place) -> bool:
         return any(self._all_allow(value, way) for way in self._alternatives([place]))
@@ -377,7 +377,7 @@ class _Reader:
                 optional.append(part)
         if seen:
             return self._counted(rf"\{{{before}{after}\}}")
-        # None is required: by which of them is the first.
+        # None is required: an option for each that may be the first.
         options, rest = [], ""
         for part in reversed(optional):
             options.append(self._counted(part + rest))
@@ -409,8 +409,8 @@ class _Reader:
             return self._counted(f'"({quoted(trees[0])})"')
         if not low and high == math.inf:
             return _STRING
-        # A \u escape may be half a character: where lengths count, one stands for signs that have
-        # no other form.
+        # A \u escape may be half a character: where lengths count, it is allowed only for signs
+        # that have no other form.
         return f'"{_ANY_CHAR}{{{low},{"" if high == math.inf else int(high)}}}"'
 
     def _number(self, together: _Together) -> str | None:
@@ -494,7 +494,7 @@ def _more(place: _Place) -> Any:
 
 
 def _free(together: _Together) -> list[_Place]:
-    """Return the schemas of properties without a name, none where there may be no such."""
+    """Return the schemas of properties that none names; nothing where there may be no such."""
     found = [(place, _more(place)) for place in together]
     if any(more is False for _, more in found):
         return []

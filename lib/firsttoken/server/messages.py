@@ -1,12 +1,12 @@
-"""What the server's two processes say to each other, and how a message travels.
+"""The messages between the server's two processes, and how they are sent.
 
-The front (`engine_client`) asks: `Submit`, `Abort`. The engine (`engine_process`) begins with a
-`Hello`; then comes a `Report` of each round, or `Down` as its last word. A message is pickled and
-stands behind its length. Only these two hold the ends of the connection: nobody else can send a
-pickle.
+The front (`engine_client`) sends `Submit` and `Abort`. The engine (`engine_process`) begins with a
+`Hello`; then it sends a `Report` after each round, or `Down` as its last message. A message is sent
+as its length and its pickle. To read pickles is safe here, since only these two processes hold the
+ends of the connection.
 
-Times are those of the engine's clock. `Hello.zero_s` says when it began on `time.perf_counter`,
-which Python promises to be system-wide: it is the same for all processes of a machine.
+Times are on the engine's clock, which began at `Hello.zero_s` of `time.perf_counter`. Python
+promises that clock to be system-wide, so the front can tell the time on the engine's.
 """
 
 import pickle
@@ -27,8 +27,8 @@ LENGTH_BYTES = 8
 class Ask:
     """What a client wants of one prompt: the arguments of `Engine.submit_many`.
 
-    `form` is the `constrained.Language` of the answer, pickled: the engine knows by the bytes that
-    it has seen one before. Only where a `stream` is wanted there is news of every token.
+    `form` is the `constrained.Language` of the answer, pickled: by its bytes the engine recognises
+    one that it has seen before. Only with `stream` every token is reported.
     """
 
     prompt_ids: list[int]
@@ -56,7 +56,7 @@ class Submit:
 
 @dataclass(frozen=True)
 class Abort:
-    """Drop what is left of a request."""
+    """Drop the unfinished answers of a request."""
 
     flight: int
 
@@ -100,11 +100,11 @@ News: TypeAlias = Reply | TokenNews | Finished
 
 @dataclass(frozen=True)
 class Report:
-    """All news of a round, in the order they came, and how the engine stands after it."""
+    """All news of a round, in the order it came, and the engine's counts after it."""
 
     news: list[News]
     stats: EngineStats
-    step: StepRecord | None  # None: there was only something to take or to drop
+    step: StepRecord | None  # None: there were commands only
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def _exactly(connection: socket.socket, n: int) -> bytes:
 
 
 def portable(error: BaseException) -> Exception:
-    """Return an error, or where it cannot travel one that says the same.
+    """Return an error, or, if it cannot be pickled, a RuntimeError that says the same.
 
     >>> portable(ValueError("n must be 1"))
     ValueError('n must be 1')
@@ -184,7 +184,7 @@ def portable(error: BaseException) -> Exception:
     RuntimeError('KeyboardInterrupt()')
     """
     try:
-        # Some can be pickled, but not read again.
+        # Some can be pickled, but not unpickled.
         copied = pickle.loads(pickle.dumps(error))
     except Exception:
         copied = None

@@ -1,4 +1,4 @@
-"""What the command line may say, and the engine that it asks for."""
+"""The server's command line, and the engine that it asks for."""
 
 import argparse
 import os
@@ -16,7 +16,7 @@ from firsttoken.models.tokenizer import Tokenizer, tokenizer
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the reader of the command line."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(
         "python -m firsttoken.server",
         description="Start the server: python -m firsttoken.server --port 8000.",
@@ -71,10 +71,10 @@ def adapters(named: Sequence[str], base: str) -> dict[str, Adapter]:
 
 
 class PaddedEngine(Engine):
-    """An engine that never says a token which its tokenizer does not know.
+    """An engine that never chooses a token which its tokenizer does not know.
 
     Vocabularies are often padded: a model has more rows than there are tokens (Qwen2.5 has 152,064
-    for 151,665), which training has left as they fell. Their logits become minus infinity.
+    for 151,665), and nothing trained the rest. The logits of these rows become minus infinity.
 
     Raises: ValueError for a tokenizer with more tokens than the model has rows, and one with so
             few, less than seven in eight, that it belongs to another model.
@@ -98,7 +98,7 @@ class PaddedEngine(Engine):
 
 
 def loaded(name: str, backend: str, tokenizer: Tokenizer) -> Model:
-    """Return a model that ends its texts: where its config names no end, its tokenizer does.
+    """Return a model; if its config names no token that ends a text, its tokenizer's does.
 
     Raises: ValueError as `load_model`.
     """

@@ -1,4 +1,4 @@
-"""What uvicorn does not limit: how long, and how many bytes, a request may take to begin."""
+"""Limits that uvicorn lacks: on the time, and the bytes, that a request may take to begin."""
 
 import asyncio
 from typing import Any
@@ -13,9 +13,9 @@ MAX_HEAD_BYTES = 2**16
 class BoundedHead(HttpToolsProtocol):
     """One connection, closed when it takes too long to begin a request, or its head is too long.
 
-    uvicorn closes a connection on which nothing comes after an answer. It waits for ever where
-    nothing ever came, where a head begins and does not end, and where a body comes in drops behind
-    its answer. Here `timeout_keep_alive` bounds all of these, from their first byte.
+    By itself uvicorn closes a connection that is silent after an answer. It waits for ever for a
+    first request, for a head that does not end, and for a body that still trickles in after its
+    answer. Here `timeout_keep_alive` bounds all of these.
     """
 
     def __init__(self, *args: Any, **options: Any):
@@ -43,7 +43,7 @@ class BoundedHead(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._part_ended = False
         super().data_received(data)
-        # Data in which a head or a body ends is not counted: most of it belongs to that.
+        # Data in which a head or a body ended is not counted: most of it belongs to these.
         if not (self._in_body or self._part_ended):
             self._n_head += len(data)
         if self._n_head > MAX_HEAD_BYTES and not self.transport.is_closing():

@@ -1,8 +1,8 @@
 """Requests as they come over HTTP: OpenAI's fields, and vLLM's beside them.
 
-What a field means here is one of three things. It is *supported*: it stands below. It is *refused*
-by name, unless its value asks for nothing: it would change the answer (`refused`). Or it is
-*ignored*, as vLLM ignores what it does not know; the server's log says so.
+A field is *supported*, *refused* or *ignored*. Supported fields are declared below. Those listed in
+`refused` would change the answer: a request that has one is an error, unless its value changes
+nothing. All others are ignored, as vLLM ignores what it does not know; the server's log names them.
 
 Source: OpenAI, API reference, "Completions" and "Chat"; vLLM, "OpenAI-Compatible Server", extra
 parameters
@@ -20,10 +20,10 @@ TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
 
 class Fields(BaseModel):
-    """A JSON object with fields of exactly their types, and perhaps others.
+    """A JSON object whose declared fields have exactly their types; it may have other fields.
 
-    `refused` are the others that would change the answer, with the values that ask for nothing;
-    null always does.
+    `refused` names other fields that would change the answer, each with the values that change
+    nothing; null always is one.
     """
 
     model_config = ConfigDict(
@@ -32,7 +32,7 @@ class Fields(BaseModel):
     refused: ClassVar[Mapping[str, tuple]] = {}
 
     def others(self, path: str = "") -> Iterator[tuple[str, bool]]:
-        """Yield the path of each field that has a value and is not read, and if it is refused."""
+        """Yield (path, refused?) of each field that has a value and is not declared."""
         for name, value in (self.model_extra or {}).items():
             if value is not None:
                 yield path + name, name in self.refused and value not in self.refused[name]
@@ -71,7 +71,7 @@ class ResponseFormat(Fields):
 
 
 class StructuredOutputs(Fields):
-    """The same as vLLM has it: one of four ways to say it."""
+    """The form of the answer as vLLM names it: one of four fields."""
 
     json_: dict[str, Any] | None = Field(None, alias="json")
     regex: str | None = None
@@ -152,7 +152,7 @@ class CompletionRequest(CommonRequest):
 
 
 class Part(Fields):
-    """A piece of a message: of what was said, or of a refusal to say it."""
+    """A part of a message: a text, or a refusal."""
 
     type: Literal["text", "refusal"]
     text: str | None = None

@@ -1,4 +1,4 @@
-"""Text in pieces: what a stream may send before it is known how the text ends."""
+"""The text of a stream, in pieces that may be sent before it is known how the text ends."""
 
 from collections.abc import Sequence
 
@@ -8,9 +8,9 @@ from firsttoken.models.tokenizer import TextStream, Tokenizer
 class HeldText:
     r"""Turn tokens into pieces of text, none of which will have to be taken back.
 
-    Held back are bytes of a character that is not complete, and an end that may be the beginning
-    of a stop string. Of the stop string itself nothing is ever said. The pieces and `finish`
-    together are the text of the answer.
+    `push` each token, and `finish` with the whole text: the pieces that they return together are
+    that text. Held back are the bytes of an incomplete character, and an end of the text that a
+    stop string may begin with. The stop string itself is never returned.
 
     >>> from firsttoken.models.tokenizer import tokenizer
     >>> tok = tokenizer()
@@ -37,7 +37,7 @@ class HeldText:
         return self._say(len(self._held) - self._n_uncertain())
 
     def finish(self, text: str) -> str:
-        """Return what is left to say of the whole text of the answer."""
+        """Return what has not been returned yet of the whole text of the answer."""
         return text[self._n_said :]
 
     def _say(self, n: int) -> str:
@@ -46,7 +46,7 @@ class HeldText:
         return said
 
     def _n_uncertain(self) -> int:
-        """Return how long an end of the text may be the beginning of a stop string."""
+        """Return the length of the longest end of the text that a stop string begins with."""
         longest = 0
         for stop in self._stop:
             for n in range(min(len(stop) - 1, len(self._held)), longest, -1):
@@ -57,10 +57,10 @@ class HeldText:
 
 
 def token_name(tokenizer: Tokenizer, token: int) -> str:
-    r"""Return what stands for a token among log-probabilities: its text, its bytes, or its name.
+    r"""Return the name of a token in a list of log-probabilities: no two have the same.
 
-    A token that is no text by itself is written as OpenAI writes it, a special one, which has no
-    bytes at all, as its tokenizer calls it. So no two have the same name.
+    That is its text. Bytes that are no text by themselves are written as OpenAI writes them; a
+    special token, which has no bytes at all, has its tokenizer's name for it.
 
     >>> from firsttoken.models.tokenizer import tokenizer
     >>> tok = tokenizer()

@@ -1,4 +1,4 @@
-"""From a client's request to what the engine is asked, or to an error that names the field."""
+"""Turn a client's request into what the engine is asked, or an error that names the field."""
 
 import json
 import pickle
@@ -27,9 +27,9 @@ _N_FORMS_KEPT = 64
 
 
 def parse(kind: type[AnyRequest], body: bytes) -> AnyRequest:
-    """Read the body of a request. Fields that are not known stay in it, ignored: `ignored`.
+    """Return the body of a request as an object; `ignored` names its fields that nothing reads.
 
-    Raises: ApiError 400 that names the field.
+    Raises: ApiError 400 that names a field that is wrong, or refused.
 
     >>> parse(CompletionRequest, b'{"model": "m", "n": 0}')
     Traceback (most recent call last):
@@ -59,10 +59,10 @@ def ignored(request: CommonRequest) -> list[str]:
 
 
 def _field_error(error: ValidationError) -> ApiError:
-    """Return the first complaint in words of our own, with the path of its field."""
+    """Return the first of pydantic's errors in words of our own, with the path of its field."""
     found: list[Any] = list(error.errors(include_url=False))
-    # Of a union each member complains; who got furthest into the value says most, and more than
-    # those that want a value of another type.
+    # Each member of a union has its errors. Those deepest in the value say most; and of these, a
+    # wrong type says less than anything else.
     found = [e for e in found if e["loc"][:1] == found[0]["loc"][:1]]
     deepest = max(map(_depth, found))
     found = [e for e in found if _depth(e) == deepest]
@@ -77,14 +77,14 @@ def _field_error(error: ValidationError) -> ApiError:
         message = f"must be {' or '.join(kinds)}, got {_shown(first['input'])}"
     else:
         message = _complaint(first)
-    if first["type"] == "value_error":  # a rule for several fields begins with the one at fault
+    if first["type"] == "value_error":  # a rule on several fields names the one at fault first
         word = message.split()[0]
         param, message = f"{param}.{word}".strip("."), message.removeprefix(f"{word} ")
     text = f"{param}: {message}" if param else f"the body {message}"
     return ApiError(400, text, param=param or None, code="invalid_value")
 
 
-# Kinds of complaints that are pydantic's, in words for who never heard of it.
+# Kinds of errors that are pydantic's, in words for clients that do not know it.
 _TYPES = {
     "string_type": "a string",
     "int_type": "a whole number",
@@ -145,11 +145,11 @@ class Job:
     model: str
     stream: bool
     options: StreamOptions
-    logprobs: int | None  # how many alternatives are told for each token; None: nothing
+    logprobs: int | None  # alternatives sent with each token; None: no log-probabilities
 
 
 class _Form(NamedTuple):
-    """A language that the answer must belong to, pickled, and how few tokens surely suffice."""
+    """The language that an answer must belong to, pickled, and how many tokens suffice for one."""
 
     pickled: bytes
     min_tokens: int
@@ -176,7 +176,7 @@ class Translator:
         self._template = None if template is None else ChatTemplate(template, tokenizer)
         self.name, self.adapters, self._max_answers = name, tuple(adapters), max_answers
         self._vocab_size = min(arch.vocab_size, tokenizer.vocab_size)
-        # The last token is chosen, never read.
+        # One token more than the cache holds: the last one is chosen, but never read.
         self.max_length = min(arch.max_context or n_places + 1, n_places + 1)
         tokens = map(tokenizer.token_bytes, range(tokenizer.vocab_size))
         self._longest_token = max(map(len, tokens))
@@ -208,8 +208,8 @@ class Translator:
         The messages become the text of the model's own chat template; for a model that has none,
         of `render_chat`.
 
-        A limit beyond the context is one that the context is reached before: such an answer ends
-        with "length". Of a completion it is an error, as OpenAI has it.
+        Where the client's limit exceeds the rest of the context, that rest is the limit: an answer
+        that fills it ends with "length". For a completion this is an error, as at OpenAI.
         """
         said = [(message.role, message.text) for message in request.messages]
         if self._template is None:
@@ -232,7 +232,7 @@ class Translator:
         return next(_forms(request), None) is not None
 
     def _check_length(self, text: str, field: str) -> None:
-        # A token stands for so many bytes at most: a text that is far too long is not even read.
+        # No token has more bytes than the longest: what is far too long is not even tokenized.
         least = len(text.encode()) // self._longest_token
         if least >= self.max_length:
             raise self._too_long(field, f"at least {least}")
@@ -369,7 +369,7 @@ class Translator:
             language = _language(kind, value)
         except ValueError as error:
             raise ApiError(400, f"{field}: {error}", param=field) from None
-        # If need be byte by byte, and the end.
+        # At worst a token for each byte, and the end.
         made = _Form(pickle.dumps(language), language.n_missing(language.start) + 1)
         self._forms[key] = made
         if len(self._forms) > _N_FORMS_KEPT:
