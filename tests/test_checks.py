@@ -1,4 +1,4 @@
-"""Counts, times and shares: one rule each, held by every value that could pass for one."""
+"""Counts, choices, times, shares: one rule each, held by every value that could pass for one."""
 
 import math
 from decimal import Decimal
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firsttoken.checks import check_count, check_seconds, check_share
+from firsttoken.checks import check_choice, check_count, check_seconds, check_share, check_whole
 
 INTEGERS = st.one_of(
     st.integers(-(2**40), 2**40),
@@ -28,6 +28,12 @@ def test_integers_pass_from_the_bound_on(value, at_least):
             check_count("n", value, at_least)
 
 
+@given(value=INTEGERS)
+def test_whole_numbers_have_either_sign(value):
+    got = check_whole("n", value)
+    assert got == value and type(got) is int
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -38,6 +44,17 @@ def test_integers_pass_from_the_bound_on(value, at_least):
 def test_nothing_else_is_a_count(value):
     with pytest.raises(ValueError, match="n_heads must be an integer of at least 0, got"):
         check_count("n_heads", value)
+    with pytest.raises(ValueError, match="priority must be a whole number, got"):
+        check_whole("priority", value)
+
+
+@pytest.mark.parametrize("choices", [("lru", "fifo"), {"lru": 1, "fifo": 2}, ["lru", "fifo"]])
+def test_a_choice_is_one_of_the_texts(choices):
+    assert check_choice("policy", "fifo", choices) is None
+    assert check_choice("policy", np.str_("lru"), choices) is None
+    for value in ("", "lr", "LRU", None, 0, b"lru", ["lru"], np.array(["lru", "fifo"])):
+        with pytest.raises(ValueError, match="policy must be one of lru, fifo, got"):
+            check_choice("policy", value, choices)
 
 
 def test_zero_is_a_count_unless_said_otherwise():

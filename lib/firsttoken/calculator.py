@@ -23,7 +23,7 @@ from firsttoken.architectures import (
 from firsttoken.architectures.config import open_config
 from firsttoken.architectures.layers import LatentAttention, Layer
 from firsttoken.architectures.released import RELEASED
-from firsttoken.checks import check_count
+from firsttoken.checks import check_choice, check_count
 from firsttoken.hardware import ACCELERATORS, Accelerator
 from firsttoken.kv_cache.sizes import kv_cache_bytes, max_batch, max_context, state_bytes
 from firsttoken.parallel import tensor_parallel_prefill, tensor_parallel_step
@@ -361,10 +361,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args(arguments)
     try:
-        if given.device not in ACCELERATORS:
-            raise ValueError(
-                f"device must be one of {', '.join(ACCELERATORS)}; got {given.device!r}"
-            )
+        check_choice("device", given.device, ACCELERATORS)
         arch = RELEASED.get(given.model)
         content: Mapping[str, Any] | None = None
         if arch is None:

@@ -1,6 +1,7 @@
 """Checks of arguments that many modules share: what comes in is what the docstring asks for."""
 
 import math
+from collections.abc import Collection
 from numbers import Integral, Real
 
 
@@ -23,6 +24,33 @@ def check_count(name: str, value: object, at_least: int = 0) -> int:
     if not isinstance(value, Integral) or isinstance(value, bool) or value < at_least:
         raise ValueError(f"{name} must be an integer of at least {at_least}, got {value!r}")
     return int(value)
+
+
+def check_whole(name: str, value: object) -> int:
+    """Return a whole number, of either sign, as an int; raise unless it is one.
+
+    Raises: ValueError that names the argument, what came and what was expected.
+
+    >>> check_whole("priority", -2)
+    -2
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise ValueError(f"{name} must be a whole number, got {value!r}")
+    return int(value)
+
+
+def check_choice(name: str, value: object, choices: Collection[str]) -> None:
+    """Raise unless a value is one of the choices, which are texts.
+
+    Raises: ValueError that names the argument, what came and what was expected.
+
+    >>> check_choice("policy", "lru", ("max", "paged"))
+    Traceback (most recent call last):
+        ...
+    ValueError: policy must be one of max, paged, got 'lru'
+    """
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
 def check_seconds(**named: float) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from firsttoken.architectures import Architecture
-from firsttoken.checks import check_count
+from firsttoken.checks import check_choice, check_count
 from firsttoken.models.checkpoint import check_weights
 from firsttoken.models.llama_torch import Llama
 from firsttoken.models.protocols import check_tokens
@@ -47,8 +47,7 @@ def unit_shape(arch: Architecture, of: str) -> tuple[int, ...]:
         "neurons": (n, arch.d_ff),
         "channels": (arch.d_model,),
     }
-    if of not in shapes:
-        raise ValueError(f"of must be one of {', '.join(shapes)}, got {of!r}")
+    check_choice("of", of, shapes)
     return shapes[of]
 
 
@@ -103,8 +102,7 @@ def importance(model: Llama, tokens: ArrayLike, of: str, method: str = "taylor")
     (1, 6)
     """
     shape, rows = unit_shape(model.arch, of), _check_rows(model, tokens)
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+    check_choice("method", method, METHODS)
     if method == "leave_one_out":
         return _leave_one_out(model, rows, of)
     said, gradients = _listen(model, rows, of)

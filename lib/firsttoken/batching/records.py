@@ -2,9 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 
-from firsttoken.checks import check_count
+from firsttoken.checks import check_count, check_whole
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,7 @@ class Request:
     def __post_init__(self) -> None:
         if not isinstance(self.arrival_s, Real) or not math.isfinite(self.arrival_s):
             raise ValueError(f"arrival_s must be a finite number, got {self.arrival_s!r}")
-        if not isinstance(self.priority, Integral) or isinstance(self.priority, bool):
-            raise ValueError(f"priority must be a whole number, got {self.priority!r}")
+        check_whole("priority", self.priority)
         # NumPy's scalars, as a generator draws them, would make every sum of the simulator slow.
         object.__setattr__(self, "arrival_s", float(self.arrival_s))
         for name in ("n_prompt", "n_output"):

@@ -7,7 +7,7 @@ from firsttoken.batching.queue import WaitingQueue
 from firsttoken.batching.records import Request, StepRecord
 from firsttoken.batching.scheduler import Scheduler, StepCost
 from firsttoken.batching.speculation import Speculation
-from firsttoken.checks import check_count, check_seconds
+from firsttoken.checks import check_choice, check_count, check_seconds
 from firsttoken.metrics import RequestTrace
 from firsttoken.paging import BlockPool
 
@@ -94,8 +94,8 @@ def simulate(
     [(1.0, 2.0, 3.0), (2.0,)]
     """
     requests = list(requests)
-    _check_choice(POLICIES, policy=policy)
-    _check_choice(PREEMPTIONS, preemption=preemption)
+    check_choice("policy", policy, POLICIES)
+    check_choice("preemption", preemption, PREEMPTIONS)
     check_count("max_batch", max_batch, at_least=1)
     check_seconds(swap_token_s=swap_token_s, max_wait_s=max_wait_s)
     if not aging_s >= 0:
@@ -166,9 +166,3 @@ def _check_pool(requests: Sequence[Request], pool: BlockPool | None) -> None:
                 f"pool has {pool.n_free} free blocks of {pool.block_size} tokens, too few for a "
                 f"prompt of {r.n_prompt} and an answer of {r.n_output} tokens (request {i})"
             )
-
-
-def _check_choice(choices: tuple[str, ...], **chosen: str) -> None:
-    for name, value in chosen.items():
-        if value not in choices:
-            raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
-from firsttoken.checks import check_count
+from firsttoken.checks import check_count, check_whole
 from firsttoken.generate import Proposal
 from firsttoken.generate.sequence import Generation, TextOptions, TokenSequence
 from firsttoken.paging import PagedSequence
@@ -70,8 +70,7 @@ class RequestOptions(TextOptions):
             raise ValueError(
                 f"adapter {self.adapter!r} is unknown, expected None or one of: {known}"
             )
-        if not isinstance(self.priority, Integral) or isinstance(self.priority, bool):
-            raise ValueError(f"priority must be a whole number, got {self.priority!r}")
+        check_whole("priority", self.priority)
         deadline_s = self.deadline_s
         if deadline_s is not None and not (isinstance(deadline_s, Real) and deadline_s > 0):
             raise ValueError(f"deadline_s must be above 0 seconds, or None; got {deadline_s!r}")

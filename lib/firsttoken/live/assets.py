@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from firsttoken.checks import check_choice
 from firsttoken.paths import data_path, smollm2_path
 
 TARGET = ("tokenizer.json", "target/config.json", "target/model.safetensors")
@@ -118,6 +119,5 @@ def _write_parts(real: Path, place: Path) -> dict[str, Any]:
 
 
 def _content(name: str) -> bytes:
-    if name not in FILES:
-        raise ValueError(f"name must be one of {', '.join(FILES)}, got {name!r}")
+    check_choice("name", name, FILES)
     return data_path(f"model/{name}").read_bytes()

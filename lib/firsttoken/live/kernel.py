@@ -9,6 +9,7 @@ import numpy as np
 
 from firsttoken.architectures import Architecture
 from firsttoken.attention import attention
+from firsttoken.checks import check_choice
 from firsttoken.drafts import SuffixDraft
 from firsttoken.generate.sequence import TokenSequence
 from firsttoken.live.last_text import LastText
@@ -87,8 +88,7 @@ class KernelEngine:
         return {"id": number, "kind": kind, "value": value}
 
     def _begun(self, name: str, asked: Mapping[str, Any]) -> Turns:
-        if name not in _QUESTIONS:
-            raise ValueError(f"name must be one of {', '.join(_QUESTIONS)}, got {name!r}")
+        check_choice("name", name, _QUESTIONS)
         answer = _QUESTIONS[name](self, **asked)
         return (yield from answer) if isinstance(answer, Generator) else answer
 

@@ -3,7 +3,7 @@
 import html
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib.resources import files
 from numbers import Real
 from typing import Any
@@ -12,7 +12,7 @@ import anywidget
 import traitlets
 
 from firsttoken.architectures import Architecture, from_hf_config
-from firsttoken.checks import check_count
+from firsttoken.checks import check_choice, check_count
 from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.live import assets, kernel, stills
 from firsttoken.models.tokenizer import tokenizer
@@ -177,7 +177,7 @@ def _arch(model: str) -> Architecture:
     return stills.loaded(model)[0].arch
 
 
-def _drafts(model: str) -> Iterable[str]:
+def _drafts(model: str) -> Collection[str]:
     return assets.DRAFTS if model == "target" else kernel.DRAFTS
 
 
@@ -197,8 +197,7 @@ def _check_setting(name: str, value: Any, model: str = "target") -> None:
     elif name == "use_cache" and not isinstance(value, bool):
         raise ValueError(f"use_cache must be True or False, got {value!r}")
     elif name == "draft":
-        if not isinstance(value, str) or value not in _drafts(model):
-            raise ValueError(f"draft must be one of {', '.join(_drafts(model))}, got {value!r}")
+        check_choice("draft", value, _drafts(model))
     elif name == "silenced":
         try:
             pairs = [(layer, head) for layer, head in value]

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from firsttoken.checks import check_choice
 from firsttoken.models.llama import load_model
 from firsttoken.models.protocols import Model
 from firsttoken.models.tokenizer import Tokenizer, tokenizer
@@ -51,8 +52,7 @@ def stored_smollm2(name: str) -> Any:
     Raises: ValueError for a name of no stored run.
     """
     found = _stored()["found"]
-    if name not in found:
-        raise ValueError(f"name must be one of {', '.join(found)}; got {name!r}")
+    check_choice("name", name, found)
     return found[name]
 
 

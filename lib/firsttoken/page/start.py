@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from firsttoken.checks import check_choice
+
 
 @dataclass(frozen=True)
 class Chapter:
@@ -248,8 +250,7 @@ def path_to(stem: str) -> tuple[Chapter, ...]:
     >>> [chapter.number for chapter in path_to("05_throughput")]
     ['01', '02', '03', '04', '05']
     """
-    if stem not in CHAPTERS:
-        raise ValueError(f"stem must be a chapter's, one of {', '.join(CHAPTERS)}; got {stem!r}")
+    check_choice("stem", stem, CHAPTERS)
     needed, waiting = set(), [stem]
     while waiting:
         name = waiting.pop()

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from firsttoken.checks import check_count
+from firsttoken.checks import check_choice, check_count
 from firsttoken.paging.pool import BlockPool, OutOfBlocks
 
 Array = np.ndarray
@@ -69,10 +69,8 @@ def memory_waste(
     >>> [round(memory_waste(lengths, 4096, policy).used, 3) for policy in RESERVATIONS]
     [0.055, 0.443, 0.887, 0.937]
     """
-    if policy not in RESERVATIONS:
-        raise ValueError(f"policy must be one of {', '.join(RESERVATIONS)}, got {policy!r}")
-    if allocator not in _ALLOCATORS:
-        raise ValueError(f"allocator must be one of {', '.join(_ALLOCATORS)}, got {allocator!r}")
+    check_choice("policy", policy, RESERVATIONS)
+    check_choice("allocator", allocator, _ALLOCATORS)
     for name, value in (
         ("n_slots", n_slots),
         ("max_length", max_length),

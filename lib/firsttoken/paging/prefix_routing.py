@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from firsttoken.checks import check_count
+from firsttoken.checks import check_choice, check_count
 from firsttoken.paging.pool import BlockPool
 
 Array = np.ndarray
@@ -185,8 +185,7 @@ def _check_replay(
     tiers = [*pools] if host is None else [*pools, host]
     if not turns or not pools:
         raise ValueError(f"{len(turns)} turns and {len(pools)} pools, expected at least one each")
-    if route not in ROUTES:
-        raise ValueError(f"route must be one of {', '.join(ROUTES)}, got {route!r}")
+    check_choice("route", route, ROUTES)
     if not all(tier.prefix_caching and tier.block_size == pools[0].block_size for tier in tiers):
         raise ValueError("pools and host must have prefix caching and blocks of one size")
     longest = max(len(turn.prompt) + len(turn.answer) for turn in turns)

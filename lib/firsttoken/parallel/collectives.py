@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from firsttoken.checks import check_count
+from firsttoken.checks import check_choice, check_count
 from firsttoken.hardware import LINKS, Link
 
 # What NCCL 2.30.7 assumes of a ring within a node (src/graph/tuning.cc): LL sends a flag with each
@@ -81,8 +81,7 @@ def in_protocol(link: Link, protocol: str) -> Link:
     >>> fast.bandwidth / 1e9, full.bandwidth / 1e9
     (141.0, 450.0)
     """
-    if protocol not in PROTOCOLS:
-        raise ValueError(f"protocol must be one of {PROTOCOLS}, got {protocol!r}")
+    check_choice("protocol", protocol, PROTOCOLS)
     if LINKS.get(link.name) != link:
         raise ValueError(f"link must be one of {tuple(LINKS)}, got {link!r}")
     kind = link.name.split("-")[0]
@@ -110,8 +109,7 @@ def all_reduce_s(n_bytes: float, n: int, link: Link, way: str = "fastest") -> fl
     >>> [f"{1e6 * all_reduce_s(n * 16384, 8, nvlink, 'one shot'):.0f} µs" for n in (1, 4096)]
     ['1 µs', '3332 µs']
     """
-    if way not in SUMS:
-        raise ValueError(f"way must be one of {SUMS}, got {way!r}")
+    check_choice("way", way, SUMS)
     fast, full = (in_protocol(link, protocol) for protocol in PROTOCOLS)
     rings = [ring_all_reduce_s(n_bytes, n, w.bandwidth, w.latency_s) for w in (fast, full)]
     shot = one_shot_all_reduce_s(n_bytes, n, fast.bandwidth, fast.latency_s)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from firsttoken.checks import check_count
+from firsttoken.checks import check_choice, check_count
 
 Array = np.ndarray
 
@@ -92,8 +92,7 @@ def float_format(exponent_bits: int, mantissa_bits: int, specials: str = "ieee")
     if check_count("mantissa_bits", mantissa_bits, at_least=1) > 23:
         raise ValueError(f"mantissa_bits must lie in 1 … 23, got {mantissa_bits}")
     taken = {"ieee": 2**mantissa_bits, "nan": 1, "none": 0}
-    if specials not in taken:
-        raise ValueError(f"specials must be one of {', '.join(taken)}, got {specials!r}")
+    check_choice("specials", specials, taken)
     bits, min_exponent = 1 + exponent_bits + mantissa_bits, 2 - 2 ** (exponent_bits - 1)
     # The pattern of the largest number: its exponent, then its mantissa.
     exponent, mantissa = divmod(2 ** (bits - 1) - 1 - taken[specials], 2**mantissa_bits)

@@ -6,6 +6,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from firsttoken.checks import check_choice
+
 Array = np.ndarray
 
 
@@ -123,8 +125,7 @@ def unpack_gguf(blocks: Array, kind: str = "q8_0") -> Array:
 
 
 def _layout(kind: str, known: Mapping[str, Callable]) -> GgufLayout:
-    if kind not in known:
-        raise ValueError(f"kind must be one of {', '.join(known)}, got {kind!r}")
+    check_choice("kind", kind, known)
     return GGUF_LAYOUTS[kind]
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from firsttoken.checks import check_choice
 from firsttoken.quantization.formats import FORMATS, Format, float_codes, float_table
 from firsttoken.quantization.integers import pack, unpack
 
@@ -84,8 +85,7 @@ def microscale(x: Array, kind: str = "mxfp4") -> Microscaled:
     >>> q.scale.tolist(), q.dequantize()[[1, 5, 21, 31]].tolist(), q.nbytes
     ([4.0], [0.0, 4.0, 24.0, 24.0], 17)
     """
-    if kind not in _KINDS:
-        raise ValueError(f"kind must be one of {', '.join(_KINDS)}, got {kind!r}")
+    check_choice("kind", kind, _KINDS)
     element, scale_format, block_size = _KINDS[kind]
     x = np.asarray(x, dtype=np.float32)
     if x.ndim == 0 or x.shape[-1] % block_size:

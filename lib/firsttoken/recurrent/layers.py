@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from firsttoken.checks import check_count
+from firsttoken.checks import check_choice, check_count
 from firsttoken.sampling.logits import as_floats
 
 Array = np.ndarray
@@ -35,7 +35,7 @@ def linear_attention(
     >>> [linear_attention(q, k, v, form).ravel().tolist() for form in ("parallel", "recurrent")]
     [[2.0, 3.0, 5.0], [2.0, 3.0, 5.0]]
     """
-    _check_form(form, ("parallel", "recurrent", "chunked"))
+    check_choice("form", form, ("parallel", "recurrent", "chunked"))
     _check_qkv(q, k, v)
     check_count("chunk", chunk, at_least=1)
     if form == "recurrent":
@@ -103,7 +103,7 @@ def gated_delta(
     >>> gated_delta(k, k, v, beta=one, decay=one).ravel().tolist()
     [5.0, 7.0]
     """
-    _check_form(form, ("recurrent", "chunked"))
+    check_choice("form", form, ("recurrent", "chunked"))
     _check_qkv(q, k, v)
     check_count("chunk", chunk, at_least=1)
     for name, x in (("beta", beta), ("decay", decay)):
@@ -168,7 +168,7 @@ def ssm(x: Array, A: Array, B: Array, C: Array, D: float, form: str = "convoluti
     >>> ssm(np.array([8.0, 0.0, 0.0]), A=half, B=1 + 0 * half, C=1 + 0 * half, D=0.0).round(12)
     array([8., 4., 2.])
     """
-    _check_form(form, ("convolution", "recurrent"))
+    check_choice("form", form, ("convolution", "recurrent"))
     if A.ndim != 1 or not A.shape == B.shape == C.shape:
         raise ValueError(f"A {A.shape}, B {B.shape}, C {C.shape} must be vectors of one size")
     if x.ndim == 0 or np.iscomplexobj(x):
@@ -293,11 +293,6 @@ def _masked_product(q: Array, k: Array, v: Array) -> Array:
     """Mix the values of a token and of those before it, by q·k: [B, N, T, Hv]."""
     weights = np.tril(q @ k.mT)  # [B, N, T, T]
     return weights @ v
-
-
-def _check_form(form: str, forms: tuple[str, ...]) -> None:
-    if form not in forms:
-        raise ValueError(f"form must be one of {', '.join(forms)}, got {form!r}")
 
 
 def _check_qkv(q: Array, k: Array, v: Array) -> None:

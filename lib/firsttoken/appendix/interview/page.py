@@ -5,6 +5,7 @@ import json
 
 from firsttoken.appendix.interview.question import MINUTES, Question
 from firsttoken.appendix.interview.questions import QUESTIONS
+from firsttoken.checks import check_choice
 from firsttoken.page.exercises.page import script_tag, section_link, style_tag
 from firsttoken.page.start import CHAPTERS
 
@@ -44,8 +45,7 @@ def chapter(stem: str) -> ChapterQuestions:
     >>> print(repr(chapter("04_kv_cache")).splitlines()[0][:19])
     ? Llama-3.1-70B has
     """
-    if stem not in CHAPTERS:
-        raise ValueError(f"stem must be a chapter's, one of {', '.join(CHAPTERS)}; got {stem!r}")
+    check_choice("stem", stem, CHAPTERS)
     return ChapterQuestions([question for question in QUESTIONS if question.chapter == stem])
 
 

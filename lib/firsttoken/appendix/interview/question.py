@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
+from firsttoken.checks import check_choice
 from firsttoken.page.exercises import Quiz, quiz, rubric
 from firsttoken.page.start import CHAPTERS, Chapter
 
@@ -33,10 +34,7 @@ class Question:
     code: str = ""
 
     def __post_init__(self) -> None:
-        if self.chapter not in CHAPTERS:
-            raise ValueError(
-                f"chapter of {self.id} must be one of {', '.join(CHAPTERS)}; got {self.chapter!r}"
-            )
+        check_choice(f"chapter of {self.id}", self.chapter, CHAPTERS)
         if self.level not in MINUTES:
             raise ValueError(f"level of {self.id} must be 1, 2 or 3; got {self.level!r}")
         for name in ("id", "section", "text"):
