@@ -15,7 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firsttoken.appendix import interview
-from firsttoken.appendix.interview import QUESTIONS, Choice, Explain, Number, draw, score_by_topic
+from firsttoken.appendix.interview import (
+    QUESTIONS,
+    Choice,
+    Explain,
+    Number,
+    draw_questions,
+    score_by_topic,
+)
 from firsttoken.appendix.interview.page import N_DRAWN, mock_interview
 from firsttoken.appendix.interview.question import MINUTES
 from firsttoken.appendix.interview.questions import costs
@@ -210,7 +217,7 @@ def test_the_right_option_does_not_show_by_its_length_or_place():
 def test_every_chapter_gives_one_before_any_gives_a_second(seed, n, data):
     pool = data.draw(st.lists(st.sampled_from(QUESTIONS), unique=True))
     before = list(pool)
-    drawn = draw(pool, n, np.random.default_rng(seed))
+    drawn = draw_questions(pool, n, np.random.default_rng(seed))
     assert pool == before, "the pool is left alone"
     assert len(drawn) == min(n, len(pool)) == len(set(names(drawn)))
     assert set(names(drawn)) <= set(names(pool))
@@ -220,7 +227,7 @@ def test_every_chapter_gives_one_before_any_gives_a_second(seed, n, data):
     # Who could still give has given no less than anybody else, up to one.
     for stem in left:
         assert taken[stem] >= max(taken.values(), default=0) - 1
-    assert names(draw(pool, n, np.random.default_rng(seed))) == names(drawn)
+    assert names(draw_questions(pool, n, np.random.default_rng(seed))) == names(drawn)
 
 
 @given(shares=st.lists(st.floats(0, 1), max_size=len(QUESTIONS)))

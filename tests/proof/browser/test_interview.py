@@ -13,7 +13,14 @@ from playwright.sync_api import BrowserContext, Page, expect
 from browser.barriers import barriers
 from browser.playground import THEMES
 from browser.visit import SCREENS, WIDTH
-from firsttoken.appendix.interview import QUESTIONS, Choice, Explain, Number, draw, score_by_topic
+from firsttoken.appendix.interview import (
+    QUESTIONS,
+    Choice,
+    Explain,
+    Number,
+    draw_questions,
+    score_by_topic,
+)
 from firsttoken.appendix.interview.page import N_DRAWN, mock_interview
 
 ADDRESS = "http://book.invalid/notebooks/B_interview.html"
@@ -125,7 +132,7 @@ def test_a_whole_interview(context, html):
     """Drawn as the library draws; answered half right; scored as the library scores."""
     page = visit(context, html)
     ids = begin(page)
-    drawn = draw(QUESTIONS, N_DRAWN, Mulberry32(1000 * (START + 1)))
+    drawn = draw_questions(QUESTIONS, N_DRAWN, Mulberry32(1000 * (START + 1)))
     assert ids == [question.id for question in drawn]
     shares = []
     for i, question in enumerate(drawn):

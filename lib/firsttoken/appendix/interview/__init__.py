@@ -4,20 +4,20 @@ Every answer is graded in the page, with or without a kernel. Numbers are comput
 so a change of a formula or of a preset changes the answer.
 """
 
-from firsttoken.appendix.interview.draw import Topic, draw, score_by_topic
+from firsttoken.appendix.interview.draw import Topic, draw_questions, score_by_topic
 from firsttoken.appendix.interview.page import chapter, mock_interview
-from firsttoken.appendix.interview.question import Choice, Explain, Number, Question
+from firsttoken.appendix.interview.question import Choice, Explain, InterviewQuestion, Number
 from firsttoken.appendix.interview.questions import QUESTIONS
 
 __all__ = [
     "QUESTIONS",
     "Choice",
     "Explain",
+    "InterviewQuestion",
     "Number",
-    "Question",
     "Topic",
     "chapter",
-    "draw",
+    "draw_questions",
     "mock_interview",
     "score_by_topic",
 ]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from firsttoken.appendix.interview.question import Question
+from firsttoken.appendix.interview.question import InterviewQuestion
 
 
 class Random(Protocol):
@@ -14,7 +14,9 @@ class Random(Protocol):
         """Return a number in [0, 1)."""
 
 
-def draw(pool: Sequence[Question], n: int, rng: Random) -> list[Question]:
+def draw_questions(
+    pool: Sequence[InterviewQuestion], n: int, rng: Random
+) -> list[InterviewQuestion]:
     """Return n questions of the pool, as evenly over its chapters as they allow, easy ones first.
 
     Every chapter gives one question before any gives a second. A pool of fewer than n is taken
@@ -24,7 +26,7 @@ def draw(pool: Sequence[Question], n: int, rng: Random) -> list[Question]:
 
     >>> import numpy as np
     >>> from firsttoken.appendix.interview import QUESTIONS
-    >>> ten = draw(QUESTIONS, 10, np.random.default_rng(0))
+    >>> ten = draw_questions(QUESTIONS, 10, np.random.default_rng(0))
     >>> len({question.chapter for question in ten})
     10
     """
@@ -51,10 +53,10 @@ class Topic:
     chapter: str
     n_questions: int
     points: float
-    missed: tuple[Question, ...]
+    missed: tuple[InterviewQuestion, ...]
 
 
-def score_by_topic(drawn: Sequence[Question], shares: Sequence[float]) -> list[Topic]:
+def score_by_topic(drawn: Sequence[InterviewQuestion], shares: Sequence[float]) -> list[Topic]:
     """Return the score by topic, in the order of the book.
 
     A share is what was right of an answer: 0 or 1 for a number or a choice, ticked points over

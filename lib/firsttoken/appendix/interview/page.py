@@ -3,7 +3,7 @@
 import html
 import json
 
-from firsttoken.appendix.interview.question import MINUTES, Question
+from firsttoken.appendix.interview.question import MINUTES, InterviewQuestion
 from firsttoken.appendix.interview.questions import QUESTIONS
 from firsttoken.checks import check_choice
 from firsttoken.page.exercises.page import script_tag, section_link, style_tag
@@ -20,7 +20,7 @@ _LEVELS = {
 class ChapterQuestions:
     """All questions about one chapter; made by `chapter`."""
 
-    def __init__(self, questions: list[Question]):
+    def __init__(self, questions: list[InterviewQuestion]):
         self.questions = questions
 
     def __repr__(self) -> str:
@@ -121,7 +121,7 @@ def _checkbox(name: str, value: str, label: str) -> str:
     )
 
 
-def _card(question: Question) -> str:
+def _card(question: InterviewQuestion) -> str:
     return (
         f'<article data-question="{question.id}" data-chapter="{question.chapter}"'
         f' data-label="{html.escape(question.about.label)}" data-level="{question.level}">'

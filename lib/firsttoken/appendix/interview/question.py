@@ -16,7 +16,7 @@ Text = str | Callable[[], str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class InterviewQuestion:
     """What all kinds have; `section` is the heading in the chapter that teaches the answer.
 
     `level` is 1 (a fact and one step), 2 (two ideas) or 3 (a decision, a diagnosis, several steps).
@@ -63,7 +63,7 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Number(Question):
+class Number(InterviewQuestion):
     """A question whose answer the library computes, right within `rtol`.
 
     `slips` are (wrong number, message) pairs, computed too: what one gets by a known mistake.
@@ -91,7 +91,7 @@ class Number(Question):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice(Question):
+class Choice(InterviewQuestion):
     """A question with one right option; `wrong` says of each other option why it is wrong."""
 
     right: str
@@ -111,7 +111,7 @@ class Choice(Question):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explain(Question):
+class Explain(InterviewQuestion):
     """A question answered in words; a good answer has all `points`."""
 
     points: tuple[str, ...]

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from firsttoken.appendix.interview.question import Choice, Explain, Number, Question
+from firsttoken.appendix.interview.question import Choice, Explain, InterviewQuestion, Number
 from firsttoken.appendix.interview.questions.facts import (
     CARD,
     DEEPSEEK_V3,
@@ -1041,7 +1041,7 @@ THROUGHPUT = (
     ),
 )
 
-QUESTIONS: tuple[Question, ...] = (
+QUESTIONS: tuple[InterviewQuestion, ...] = (
     *START,
     *GENERATE,
     *METRICS,

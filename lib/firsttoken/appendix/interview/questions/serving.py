@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from firsttoken.appendix.interview.question import Choice, Explain, Number, Question
+from firsttoken.appendix.interview.question import Choice, Explain, InterviewQuestion, Number
 from firsttoken.appendix.interview.questions.facts import (
     CARD,
     H100,
@@ -826,4 +826,4 @@ ENGINE = (
     ),
 )
 
-QUESTIONS: tuple[Question, ...] = (*BATCHING, *PAGING, *PARALLEL, *ENGINE)
+QUESTIONS: tuple[InterviewQuestion, ...] = (*BATCHING, *PAGING, *PARALLEL, *ENGINE)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from firsttoken.appendix.interview.question import Choice, Explain, Number, Question
+from firsttoken.appendix.interview.question import Choice, Explain, InterviewQuestion, Number
 from firsttoken.appendix.interview.questions.facts import (
     CARD,
     DEEPSEEK_V3,
@@ -831,7 +831,7 @@ PRUNING = (
     ),
 )
 
-QUESTIONS: tuple[Question, ...] = (
+QUESTIONS: tuple[InterviewQuestion, ...] = (
     *ATTENTION,
     *FLASH,
     *RECURRENT,

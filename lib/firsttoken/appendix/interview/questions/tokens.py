@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from firsttoken.appendix.interview.question import Choice, Explain, Number, Question
+from firsttoken.appendix.interview.question import Choice, Explain, InterviewQuestion, Number
 from firsttoken.drafts import expected_tree_tokens, typical_acceptance
 from firsttoken.sampling import (
     apply_temperature,
@@ -534,4 +534,4 @@ DRAFTS = (
     ),
 )
 
-QUESTIONS: tuple[Question, ...] = (*SAMPLING, *SPECULATIVE, *DRAFTS)
+QUESTIONS: tuple[InterviewQuestion, ...] = (*SAMPLING, *SPECULATIVE, *DRAFTS)
