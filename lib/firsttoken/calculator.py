@@ -379,7 +379,7 @@ def main(arguments: list[str] | None = None) -> None:
         released = None if content is None else stored_weights(content, arch)
     except ValueError as error:
         parser.exit(2, f"calculator: {error}\n")
-    told = asdict(found) | {
+    answers = asdict(found) | {
         "name": arch.name,
         "source": arch.source,
         "n_params": arch.n_params,
@@ -388,16 +388,16 @@ def main(arguments: list[str] | None = None) -> None:
         "limit": what_limits(found),
         "files": None if released is None else asdict(released),
     }
-    print(json.dumps(told, indent=1) if given.json else _told(arch, found, told))
+    print(json.dumps(answers, indent=1) if given.json else _as_lines(arch, found, answers))
 
 
-def _told(arch: Architecture, found: Plan, told: Mapping[str, Any]) -> str:
+def _as_lines(arch: Architecture, found: Plan, answers: Mapping[str, Any]) -> str:
     """Return the answers as lines."""
     step = found.steps["layers"]
     verdict = "fits" if found.fits else f"does not fit, on {found.min_devices:,} it would"
     longest = "no limit" if found.max_context is None else f"{found.max_context:,} tokens"
     active = f", {format_count(arch.n_active_params)} of them active" if arch.n_moe_layers else ""
-    layers = ", ".join(f"{count} × {kept}" for kept, count in _together(told["layers"]))
+    layers = ", ".join(f"{count} × {kept}" for kept, count in _together(answers["layers"]))
     lines = [
         ("Model", f"{arch.name}, {format_count(arch.n_params)} parameters{active}"),
         ("Layers keep", layers),
@@ -408,13 +408,13 @@ def _told(arch: Architecture, found: Plan, told: Mapping[str, Any]) -> str:
         ("Largest batch", f"{found.max_batch:,} at this context"),
         ("Largest context", f"{longest} at this batch"),
         ("Step", f"at least {format_time(step.step_s)}, at most {step.tokens_per_s:,.0f} tokens/s"),
-        ("", told["limit"]),
+        ("", answers["limit"]),
         ("Prompt", f"at least {format_time(found.prefill_s)}"),
     ]  # fmt: skip
     if found.dollars_per_million is not None:
         lines.append(("Million tokens", f"at least ${found.dollars_per_million['layers']:,.2f}"))
-    if told["files"] is not None:
-        files = told["files"]
+    if answers["files"] is not None:
+        files = answers["files"]
         lines.append(("Files", f"{format_size(files['n_bytes'])} ({files['says']})"))
     if arch.source.startswith("read by its names"):
         lines.append(("Note", arch.source))

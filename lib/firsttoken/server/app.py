@@ -29,7 +29,7 @@ from firsttoken.server.schema import ChatRequest, CommonRequest, CompletionReque
 from firsttoken.server.translation import AnyRequest, Job, Translator, ignored, parse
 
 _LONG_BODY = 2**14  # bytes that are read in about a millisecond
-_N_NAMES_TOLD = 100  # ignored fields that are logged, each once: no client can fill the log
+_N_NAMES_LOGGED = 100  # ignored fields that are logged, each once: no client can fill the log
 
 _log = logging.getLogger("firsttoken.server")
 
@@ -105,7 +105,7 @@ class Api:
             # A request for more than may wait would be refused each time it was tried.
             min(settings.max_answers, hello.max_waiting or settings.max_answers),
         )
-        self._names_told: set[str] = set()
+        self._names_logged: set[str] = set()
         self._page = (files("firsttoken.server") / "dashboard.html").read_text("utf-8")
 
     async def completions(self, request: Request) -> Response:
@@ -126,9 +126,9 @@ class Api:
         self._check_key(request)
         body = await self._body(request)
         asked = parse(kind, body)
-        self._tell_ignored(asked)
-        # Reading a long text, or making the automaton of a form, runs in a thread, where it does not
-        # hold up others. For any other request a thread would only take longer.
+        self._log_ignored(asked)
+        # A thread reads a long text, or makes the automaton of a form, without holding up others.
+        # Any other request would only take longer in one.
         slow = len(body) > _LONG_BODY or self._translator.has_form(asked)
         job = await asyncio.to_thread(translate, asked) if slow else translate(asked)
         try:
@@ -149,11 +149,11 @@ class Api:
         done = await self._unless_gone(request.receive, self._whole(flight), flight)
         return Response(status_code=499) if done is None else JSONResponse(answers.whole(done))
 
-    def _tell_ignored(self, asked: CommonRequest) -> None:
+    def _log_ignored(self, asked: CommonRequest) -> None:
         for path in ignored(asked):
             name = re.sub(r"\[\d+\]", "", path)
-            if name not in self._names_told and len(self._names_told) < _N_NAMES_TOLD:
-                self._names_told.add(name)
+            if name not in self._names_logged and len(self._names_logged) < _N_NAMES_LOGGED:
+                self._names_logged.add(name)
                 _log.warning("a field of a request is not known here, and ignored: %.80r", name)
 
     async def _whole(self, flight: Flight) -> list[Finished]:
