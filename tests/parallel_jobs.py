@@ -24,43 +24,43 @@ def importable() -> Iterator[None]:
         yield
 
 
-def collectives(wire, seed, sizes):
+def collectives(comm, seed, sizes):
     """Return what the four collectives of this library and PyTorch's all-reduce give."""
     results = []
     for size in sizes:
-        draw = torch.Generator().manual_seed(seed + wire.rank)
+        draw = torch.Generator().manual_seed(seed + comm.rank)
         x = torch.randn(size, 3, generator=draw)
         before = x.clone()
-        parts = [torch.full((wire.rank + to, 2), float(10 * wire.rank + to)) for to in
-                 range(wire.n)]  # fmt: skip
-        rows = [wire.rank + source for source in range(wire.n)]
-        ours = wire.all_reduce(x), wire.all_gather(x), wire.reduce_scatter(x)
-        exchanged = wire.all_to_all(parts, rows)
+        parts = [torch.full((comm.rank + to, 2), float(10 * comm.rank + to)) for to in
+                 range(comm.n)]  # fmt: skip
+        rows = [comm.rank + source for source in range(comm.n)]
+        ours = comm.all_reduce(x), comm.all_gather(x), comm.reduce_scatter(x)
+        exchanged = comm.all_to_all(parts, rows)
         assert torch.equal(x, before)  # what is given stays
         theirs = x.clone()
-        if wire.n == dist.get_world_size():
+        if comm.n == dist.get_world_size():
             dist.all_reduce(theirs)
-        results.append((x, ours, exchanged, theirs, dict(wire.sent)))
-        wire.sent.clear()
+        results.append((x, ours, exchanged, theirs, dict(comm.sent)))
+        comm.sent.clear()
     return results
 
 
-def biased_mlp(wire, x, weights, wrong):
+def biased_mlp(comm, x, weights, wrong):
     """Return an MLP of column and row; `wrong`: without the sum, or each adds the second bias."""
     up, up_bias, down, down_bias = weights
     if wrong == "no all-reduce":
-        wire.all_reduce = lambda x: x
+        comm.all_reduce = lambda x: x
     if wrong == "bias added by each":
         zero = torch.zeros_like(down_bias)
-        part = column_row(wire, x, up, up_bias, down, zero)
-        return part + wire.n * down_bias
-    return column_row(wire, x, up, up_bias, down, down_bias)
+        part = column_row(comm, x, up, up_bias, down, zero)
+        return part + comm.n * down_bias
+    return column_row(comm, x, up, up_bias, down, down_bias)
 
 
-def part_bytes(wire, directory, length):
+def part_bytes(comm, directory, length):
     """Return the bytes of this process's weights that are split or copied, and of its cache."""
-    arch, weights = split_checkpoint(read_checkpoint(directory), wire.rank, wire.n)
-    model = tensor_parallel_model(wire, read_checkpoint(directory))
+    arch, weights = split_checkpoint(read_checkpoint(directory), comm.rank, comm.n)
+    model = tensor_parallel_model(comm, read_checkpoint(directory))
     cache = model.new_cache(1, length)
     model([list(range(length))], cache)
     held = sum(p.numel() for p in model.parameters())  # tied tables count once
@@ -68,37 +68,37 @@ def part_bytes(wire, directory, length):
     return 4 * held, cache.nbytes
 
 
-def raise_on(wire, rank):
+def raise_on(comm, rank):
     """Raise on one process while the others wait for it."""
-    if wire.rank == rank:
+    if comm.rank == rank:
         raise KeyError("no such piece")
-    wire.all_reduce(torch.ones(8))
+    comm.all_reduce(torch.ones(8))
 
 
-def leave(wire, rank):
+def leave(comm, rank):
     """End one process without a word."""
-    if wire.rank == rank:
+    if comm.rank == rank:
         os._exit(7)
-    wire.all_reduce(torch.ones(8))
+    comm.all_reduce(torch.ones(8))
 
 
-def be_killed(wire, rank):
+def be_killed(comm, rank):
     """Exchange for ever, until one process is killed."""
     for n_done in range(10**9):
-        if wire.rank == rank and n_done == 3:
+        if comm.rank == rank and n_done == 3:
             os.kill(os.getpid(), signal.SIGKILL)
-        wire.all_reduce(torch.ones(8))
+        comm.all_reduce(torch.ones(8))
 
 
-def sleep_for_ever(wire):
+def sleep_for_ever(comm):
     time.sleep(10**6)
 
 
-def threads(wire):
+def threads(comm):
     return torch.get_num_threads()
 
 
-def first_is_last(wire, item):
+def first_is_last(comm, item):
     """Return the item's number; of the first one only when all others are done."""
     folder, number, n = item
     while number == 0 and len(list(folder.iterdir())) < n - 1:

@@ -82,8 +82,8 @@ def test_items_go_to_whoever_is_free(workers, tmp_path):
 
 
 def test_what_the_processes_cannot_do_is_refused(workers):
-    def here(wire):
-        return wire.rank
+    def here(comm):
+        return comm.rank
 
     here.__module__ = "__main__"
     for call in (lambda: workers.call(here), lambda: workers.map(here, [1])):

@@ -1,11 +1,12 @@
 """Many devices, as processes of this machine: `firsttoken.parallel` run for real.
 
-Each file is one idea: `processes` (starting them, and stopping them), `wire` (collectives made of
-messages, and what they send), `tensor`, `pipeline`, `experts`, `sequence`, `replicas` (five ways to
-divide the work), `timing` (what a collective takes here) and `comparison` (a result beside one
-device's).
+Each file is one idea: `processes` (starting them, and stopping them), `communicator` (collectives
+made of messages, and what they send), `tensor`, `pipeline`, `experts`, `sequence`, `replicas` (five
+ways to divide the work), `timing` (what a collective takes here) and `comparison` (a result beside
+one device's).
 """
 
+from firsttoken.parallel.parallel_torch.communicator import Communicator
 from firsttoken.parallel.parallel_torch.comparison import Comparison
 from firsttoken.parallel.parallel_torch.experts import (
     ExpertRun,
@@ -25,16 +26,15 @@ from firsttoken.parallel.parallel_torch.tensor import (
     tensor_parallel_model,
 )
 from firsttoken.parallel.parallel_torch.timing import CollectiveTimes, time_collective
-from firsttoken.parallel.parallel_torch.wire import Wire
 
 __all__ = [
     "CollectiveTimes",
+    "Communicator",
     "Comparison",
     "ExpertRun",
     "Mixture",
     "PipelineRun",
     "ReplicaRun",
-    "Wire",
     "Workers",
     "column_row",
     "compare_sequence_parallel",

@@ -10,20 +10,20 @@ import torch
 import torch.distributed as dist
 
 from firsttoken.models.llama_torch import Llama
+from firsttoken.parallel.parallel_torch.communicator import Communicator
 from firsttoken.parallel.parallel_torch.tensor import model_directory, tensor_logits
-from firsttoken.parallel.parallel_torch.wire import Wire
 
 
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    wire = Wire(range(dist.get_world_size()))
+    comm = Communicator(range(dist.get_world_size()))
     tokens, directory = [list(range(5, 37))], model_directory("target")
-    logits, sent = tensor_logits(wire, directory, tokens)
-    if wire.rank == 0:
+    logits, sent = tensor_logits(comm, directory, tokens)
+    if comm.rank == 0:
         alone = Llama.from_pretrained(directory)(tokens).numpy()
         difference = abs(logits - alone).max()
-        print(f"{wire.n} processes, max |difference| {difference:.1e}, sent by the first: {sent}")
+        print(f"{comm.n} processes, max |difference| {difference:.1e}, sent by the first: {sent}")
     dist.destroy_process_group()
 
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from firsttoken.parallel.collectives import all_to_all_bytes, dispatch_bytes
 from firsttoken.parallel.memory import split_evenly
+from firsttoken.parallel.parallel_torch.communicator import Communicator
 from firsttoken.parallel.parallel_torch.comparison import Comparison, compare
 from firsttoken.parallel.parallel_torch.processes import Workers
 from firsttoken.parallel.parallel_torch.tensor import FLOAT_BYTES
-from firsttoken.parallel.parallel_torch.wire import Wire
 
 COUNT_BYTES = 8  # a count is an int64
 
@@ -114,31 +114,31 @@ def run_experts(workers: Workers, mixture: Mixture, x: Tensor, n: int) -> Expert
 
 
 def mix_experts(
-    wire: Wire, mixture: Mixture, x: Tensor
+    comm: Communicator, mixture: Mixture, x: Tensor
 ) -> tuple[np.ndarray, tuple[int, ...], dict[str, int]]:
     """Return this process's tokens after the mixture, the pairs it sent each, and its bytes.
 
     Pairs (token, expert) are sorted by expert, so that those of one process lie together and the
     receiver, who is told how many go to each expert first, needs no names.
     """
-    places = split_evenly(len(mixture.router), wire.n)  # which experts each process has
-    mine = split_evenly(len(x), wire.n)[wire.rank]
+    places = split_evenly(len(mixture.router), comm.n)  # which experts each process has
+    mine = split_evenly(len(x), comm.n)[comm.rank]
     x = x[mine.start : mine.stop]
     weights, experts = mixture.route(x)
     order = experts.flatten().argsort(stable=True)  # of the pairs
     token = order // mixture.n_active
     per_expert = torch.bincount(experts.flatten(), minlength=len(mixture.router))
     asked = [per_expert[place.start : place.stop] for place in places]
-    incoming = wire.all_to_all(asked, [len(places[wire.rank])] * wire.n, "counts")
+    incoming = comm.all_to_all(asked, [len(places[comm.rank])] * comm.n, "counts")
     n_out = [int(part.sum()) for part in asked]
     n_in = [int(part.sum()) for part in incoming]
-    arrived = wire.all_to_all(list(x[token].split(n_out)), n_in, "dispatch")
+    arrived = comm.all_to_all(list(x[token].split(n_out)), n_in, "dispatch")
     returned = []
     for rows, counts in zip(arrived, incoming, strict=True):
         parts = rows.split(counts.tolist())
-        done = [mixture.expert(e, part) for e, part in zip(places[wire.rank], parts, strict=True)]
+        done = [mixture.expert(e, part) for e, part in zip(places[comm.rank], parts, strict=True)]
         returned.append(torch.cat(done))
-    outputs = torch.cat(wire.all_to_all(returned, n_out, "combine"))
+    outputs = torch.cat(comm.all_to_all(returned, n_out, "combine"))
     result = torch.zeros_like(x)
     result.index_add_(0, token, weights.flatten()[order, None] * outputs)
-    return result.numpy(), tuple(n_out), dict(wire.sent)
+    return result.numpy(), tuple(n_out), dict(comm.sent)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from firsttoken.models.llama_torch import Attend, Llama
 from firsttoken.parallel.memory import split_evenly
+from firsttoken.parallel.parallel_torch.communicator import Communicator
 from firsttoken.parallel.parallel_torch.comparison import Comparison, compare
 from firsttoken.parallel.parallel_torch.processes import Workers
 from firsttoken.parallel.parallel_torch.tensor import FLOAT_BYTES, model_directory
-from firsttoken.parallel.parallel_torch.wire import Wire
 from firsttoken.parallel.pipeline import Slot, idle_share, pipeline_bytes
 
 
@@ -73,7 +73,7 @@ def run_pipeline(
 
 
 def run_stage(
-    wire: Wire,
+    comm: Communicator,
     directory: Path,
     tokens: Sequence[Sequence[int]],
     n_microbatches: int,
@@ -81,30 +81,30 @@ def run_stage(
 ) -> tuple[np.ndarray | None, list[Slot], dict[str, int]]:
     """Do one stage's part; return the logits (the last stage), its slots and what it has sent."""
     model = Llama.from_pretrained(directory)
-    mine = split_evenly(model.arch.n_layers, wire.n)[wire.rank]
-    first, last = wire.rank == 0, wire.rank == wire.n - 1
+    mine = split_evenly(model.arch.n_layers, comm.n)[comm.rank]
+    first, last = comm.rank == 0, comm.rank == comm.n - 1
     cos, sin = _rotation(model, len(tokens[0]))
     attend = model._attend(None)
     _pass_through(model, mine, torch.zeros(1, len(tokens[0]), model.arch.d_model), cos, sin, attend)
-    wire.all_reduce(torch.zeros(1), name="start")  # all have loaded their layers, and warmed up
-    del wire.sent["start"]  # no part of the pass
+    comm.all_reduce(torch.zeros(1), name="start")  # all have loaded their layers, and warmed up
+    del comm.sent["start"]  # no part of the pass
     slots, logits, sending = [], [], []
     for microbatch, rows in enumerate(torch.tensor(tokens).chunk(n_microbatches)):
         if first:
             x = model.model.embed_tokens(rows)
         else:
-            x = wire.receive(torch.empty(*rows.shape, model.arch.d_model), wire.rank - 1)
+            x = comm.receive(torch.empty(*rows.shape, model.arch.d_model), comm.rank - 1)
         start = time.perf_counter()  # one clock for all processes of a machine
         x = _pass_through(model, mine, x, cos, sin, attend)
         if last:
             logits.append(model.lm_head(model.model.norm(x)))
         time.sleep(device_s)
-        slots.append(Slot(wire.rank, microbatch, start, time.perf_counter()))
+        slots.append(Slot(comm.rank, microbatch, start, time.perf_counter()))
         if not last:
-            sending.append((wire.start_send(x.contiguous(), wire.rank + 1), x))
+            sending.append((comm.start_send(x.contiguous(), comm.rank + 1), x))
     for work, _ in sending:
         work.wait()
-    return torch.cat(logits).numpy() if last else None, slots, dict(wire.sent)
+    return torch.cat(logits).numpy() if last else None, slots, dict(comm.sent)
 
 
 def _rotation(model: Llama, n_tokens: int) -> tuple[Tensor, Tensor]:

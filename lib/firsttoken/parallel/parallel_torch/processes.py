@@ -28,7 +28,7 @@ class Workers:
 
     They need no `if __name__ == "__main__"` where they are started: each is a fresh Python that
     gets functions by name. So a job must be a function that can be imported; what was defined in
-    a notebook cannot. Its first argument is a `Wire` to the others of the job.
+    a notebook cannot. Its first argument is a `Communicator` to the others of the job.
 
     When a process dies, or a job raises, the others are stopped at once and one error says why;
     when whoever started them ends, so do they. Leaving a `with` block, or `close()`, stops them.
@@ -58,7 +58,7 @@ class Workers:
             raise
 
     def call(self, function: Callable, *arguments: Any, n: int | None = None) -> list[Any]:
-        """Run function(wire, *arguments) on the first n processes; return the results by rank.
+        """Run function(comm, *arguments) on the first n processes; return the results by rank.
 
         Raises: ValueError for an n out of range, and for a function that cannot be imported.
         """
@@ -72,7 +72,7 @@ class Workers:
     def map(
         self, function: Callable, items: Sequence[Any], n: int | None = None
     ) -> list[tuple[int, Any]]:
-        """Run function(wire, item) for each item on whichever of the first n processes is free.
+        """Run function(comm, item) for each item on whichever of the first n processes is free.
 
         Returns (rank, result) in the order of the items: a router, and replicas behind it.
 
@@ -208,9 +208,9 @@ class _StoppedOnError:
             self.workers.close()
 
 
-def rank_of(wire: Any) -> int:
+def rank_of(comm: Any) -> int:
     """Return the rank of the process that runs this: the shortest job."""
-    return wire.rank
+    return comm.rank
 
 
 def _check_importable(function: Callable) -> None:

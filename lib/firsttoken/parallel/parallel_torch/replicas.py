@@ -6,9 +6,9 @@ from pathlib import Path
 
 from firsttoken.generate import generate
 from firsttoken.models.llama_torch import Llama
+from firsttoken.parallel.parallel_torch.communicator import Communicator
 from firsttoken.parallel.parallel_torch.processes import Workers
 from firsttoken.parallel.parallel_torch.tensor import model_directory
-from firsttoken.parallel.parallel_torch.wire import Wire
 from firsttoken.sampling import SamplingParams
 
 
@@ -37,7 +37,7 @@ def serve_replicas(
     return ReplicaRun(tuple(tokens for _, tokens in done), tuple(rank for rank, _ in done))
 
 
-def continue_prompt(wire: Wire, job: tuple[Path, Sequence[int], int]) -> tuple[int, ...]:
+def continue_prompt(comm: Communicator, job: tuple[Path, Sequence[int], int]) -> tuple[int, ...]:
     """Return the tokens that one replica makes for one request."""
     directory, prompt, n_tokens = job
     model = Llama.from_pretrained(directory)

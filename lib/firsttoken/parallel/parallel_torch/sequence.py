@@ -7,10 +7,10 @@ from firsttoken.attention import attention
 from firsttoken.flash import attention_part, merge
 from firsttoken.parallel.collectives import all_gather_bytes
 from firsttoken.parallel.memory import split_evenly
+from firsttoken.parallel.parallel_torch.communicator import Communicator
 from firsttoken.parallel.parallel_torch.comparison import Comparison, compare
 from firsttoken.parallel.parallel_torch.processes import Workers
 from firsttoken.parallel.parallel_torch.tensor import FLOAT_BYTES
-from firsttoken.parallel.parallel_torch.wire import Wire
 
 Array = np.ndarray
 
@@ -29,13 +29,13 @@ def compare_sequence_parallel(workers: Workers, q: Array, k: Array, v: Array, n:
     return compare(outputs[0], attention(q, k, v), sent, expected)
 
 
-def attend_to_run(wire: Wire, q: Array, k: Array, v: Array) -> tuple[Array, dict[str, int]]:
+def attend_to_run(comm: Communicator, q: Array, k: Array, v: Array) -> tuple[Array, dict[str, int]]:
     """Return the attention of q over all keys, of which this process reads its run only.
 
     What goes round is the mean over the run and its log-sum, H + 1 numbers a query: no key and no
     value leaves its process, however long the text.
     """
-    run = split_evenly(k.shape[2], wire.n)[wire.rank]
+    run = split_evenly(k.shape[2], comm.n)[comm.rank]
     if len(run):
         keys, values = (x[:, :, run.start : run.stop] for x in (k, v))
         # The query comes behind all keys, so no mask is needed.
@@ -44,5 +44,5 @@ def attend_to_run(wire: Wire, q: Array, k: Array, v: Array) -> tuple[Array, dict
         output = np.zeros((*q.shape[:3], v.shape[3]), q.dtype)
         log_sum = np.full(q.shape[:3], -np.inf, q.dtype)
     mine = torch.from_numpy(np.concatenate([output, log_sum[..., None]], axis=-1))
-    parts = wire.all_gather(mine.float()).numpy()
-    return merge(parts[..., :-1], parts[..., -1]), dict(wire.sent)
+    parts = comm.all_gather(mine.float()).numpy()
+    return merge(parts[..., :-1], parts[..., -1]), dict(comm.sent)

@@ -19,9 +19,9 @@ from firsttoken.models.checkpoint import Checkpoint, read_checkpoint
 from firsttoken.models.llama_torch import Llama
 from firsttoken.parallel.collectives import all_reduce_bytes
 from firsttoken.parallel.memory import split_evenly, split_heads
+from firsttoken.parallel.parallel_torch.communicator import Communicator
 from firsttoken.parallel.parallel_torch.comparison import Comparison, compare
 from firsttoken.parallel.parallel_torch.processes import Workers
-from firsttoken.parallel.parallel_torch.wire import Wire
 from firsttoken.paths import data_path
 
 FLOAT_BYTES = 4  # float32 throughout
@@ -68,17 +68,17 @@ def split_checkpoint(
     return arch.replace(**sizes), parts
 
 
-def tensor_parallel_model(wire: Wire, checkpoint: Checkpoint, talks: bool = True) -> Llama:
+def tensor_parallel_model(comm: Communicator, checkpoint: Checkpoint, talks: bool = True) -> Llama:
     """Return this process's part of a model; its halves of layers end in an all-reduce.
 
     Without `talks` nothing is added up: the work of one device alone, to time it.
     """
     c = checkpoint
-    arch, weights = split_checkpoint(c, wire.rank, wire.n)
+    arch, weights = split_checkpoint(c, comm.rank, comm.n)
     model = Llama(arch, weights, c.rope_theta, c.rope_scaling, c.norm_eps, c.eos_ids)
 
     def add_up(module: Any, inputs: Any, output: Tensor) -> Tensor:
-        return wire.all_reduce(output) if talks else output
+        return comm.all_reduce(output) if talks else output
 
     for block in model.model.layers:
         block.get_submodule("self_attn").register_forward_hook(add_up)
@@ -87,7 +87,7 @@ def tensor_parallel_model(wire: Wire, checkpoint: Checkpoint, talks: bool = True
 
 
 def column_row(
-    wire: Wire, x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor
+    comm: Communicator, x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor
 ) -> Tensor:
     """Return relu(x·up + up_bias)·down + down_bias, each process using its part of the weights.
 
@@ -96,10 +96,10 @@ def column_row(
 
     Shapes: x [T, D], up [D, F], up_bias [F], down [F, D], down_bias [D], all of them whole
     """
-    part = split_evenly(up.shape[1], wire.n)[wire.rank]
+    part = split_evenly(up.shape[1], comm.n)[comm.rank]
     inner = slice(part.start, part.stop)
     h = torch.relu(x @ up[:, inner] + up_bias[inner])
-    return wire.all_reduce(h @ down[inner]) + down_bias
+    return comm.all_reduce(h @ down[inner]) + down_bias
 
 
 def compare_tensor_parallel(
@@ -119,21 +119,21 @@ def compare_tensor_parallel(
 
 
 def tensor_logits(
-    wire: Wire, directory: Path, tokens: Sequence[Sequence[int]]
+    comm: Communicator, directory: Path, tokens: Sequence[Sequence[int]]
 ) -> tuple[np.ndarray, dict[str, int]]:
     """Return the logits (B, T, V) of a model that the group splits, and what this process sent."""
-    model = tensor_parallel_model(wire, read_checkpoint(directory))
-    return model(tokens).numpy(), dict(wire.sent)
+    model = tensor_parallel_model(comm, read_checkpoint(directory))
+    return model(tokens).numpy(), dict(comm.sent)
 
 
 def tensor_decode_s(
-    wire: Wire, directory: Path, prompt: Sequence[int], n_tokens: int, talks: bool = True
+    comm: Communicator, directory: Path, prompt: Sequence[int], n_tokens: int, talks: bool = True
 ) -> tuple[list[int], list[float]]:
     """Return n greedy tokens behind a prompt, and the seconds of each of these decode steps.
 
     Without `talks` the tokens are nonsense, and the seconds those of the computing alone.
     """
-    model = tensor_parallel_model(wire, read_checkpoint(directory), talks)
+    model = tensor_parallel_model(comm, read_checkpoint(directory), talks)
     cache = model.new_cache(1, len(prompt) + n_tokens)
     token = int(model([prompt], cache)[0, -1].argmax())
     tokens, seconds = [token], []

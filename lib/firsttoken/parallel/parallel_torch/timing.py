@@ -10,8 +10,8 @@ import torch
 
 from firsttoken.checks import check_count
 from firsttoken.parallel.collectives import all_gather_s, fit_link, ring_all_reduce_s
+from firsttoken.parallel.parallel_torch.communicator import Communicator
 from firsttoken.parallel.parallel_torch.processes import Workers
-from firsttoken.parallel.parallel_torch.wire import Wire
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
@@ -92,7 +92,7 @@ def time_collective(
 
 
 def collective_seconds(
-    wire: Wire, name: str, n_bytes: Sequence[int], rounds: int
+    comm: Communicator, name: str, n_bytes: Sequence[int], rounds: int
 ) -> list[list[float]]:
     """Return the seconds of each size and round on this process, after one round to warm up.
 
@@ -101,18 +101,18 @@ def collective_seconds(
     calls: list[Callable[[], object]] = []
     for size in n_bytes:
         whole = torch.ones(size // 4)
-        part = whole[: len(whole) // wire.n]
+        part = whole[: len(whole) // comm.n]
         ways: dict[str, Callable[[], object]] = {
-            "all_reduce": partial(wire.all_reduce, whole),
-            "reduce_scatter": partial(wire.reduce_scatter, whole),
-            "all_gather": partial(wire.all_gather, part),
-            "all_to_all": partial(wire.all_to_all, [part] * wire.n, [len(part)] * wire.n),
+            "all_reduce": partial(comm.all_reduce, whole),
+            "reduce_scatter": partial(comm.reduce_scatter, whole),
+            "all_gather": partial(comm.all_gather, part),
+            "all_to_all": partial(comm.all_to_all, [part] * comm.n, [len(part)] * comm.n),
         }
         calls.append(ways[name])
     result: list[list[float]] = [[] for _ in calls]
     for index in range(rounds + 1):
         for call, seconds in zip(calls, result, strict=True):
-            wire.all_reduce(torch.zeros(1))  # all are here
+            comm.all_reduce(torch.zeros(1))  # all are here
             start = time.perf_counter()
             call()
             if index:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import torch
 import torch.distributed as dist
 
-from firsttoken.parallel.parallel_torch.wire import Wire
+from firsttoken.parallel.parallel_torch.communicator import Communicator
 
 
 def write_frame(stream: BinaryIO, content: bytes) -> None:
@@ -42,7 +42,7 @@ def do_job(frame: bytes) -> bytes:
     """Run one job; return its result, or what it raised and where."""
     try:
         function, arguments, members = pickle.loads(frame)
-        return pickle.dumps(("done", function(Wire(members), *arguments)))
+        return pickle.dumps(("done", function(Communicator(members), *arguments)))
     except Exception as error:
         name = f"{type(error).__name__}: {error}"
         return pickle.dumps(("raised", (name, traceback.format_exc())))

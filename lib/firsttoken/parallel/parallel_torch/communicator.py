@@ -1,4 +1,4 @@
-"""What processes say to each other: collectives made of messages, with every byte counted.
+"""Collectives between processes, made of single messages, with every byte counted.
 
 PyTorch's own collectives do not tell what they send (gloo picks an algorithm by the size). So these
 are written out as `firsttoken.parallel` derives them, from single sends and receives over gloo, and
@@ -16,11 +16,11 @@ from firsttoken.parallel.collectives import ring_piece
 from firsttoken.parallel.memory import split_evenly
 
 
-class Wire:
-    """One process's end of the connections of a group of n.
+class Communicator:
+    """What a process sends to and receives from the others of a group of n.
 
     `rank` counts within the group. `sent` maps the name of each collective to the bytes that this
-    process has sent for it; the group's sum is what crossed the wire. Tensors are in the CPU's
+    process has sent for it; the sum over the group is its traffic. Tensors are in the CPU's
     memory and of the same shape and dtype on all processes, but where the method says otherwise.
     """
 
