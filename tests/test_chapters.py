@@ -87,6 +87,11 @@ def headings(cell) -> list[str]:
     return re.findall(r"^## +(.+?) *$", prose, re.MULTILINE)
 
 
+def sections(chapter: Chapter) -> list[str]:
+    """Return the titles of a chapter's sections."""
+    return [title for cell in chapter.notebook.cells for title in headings(cell)]
+
+
 def parsed(cell) -> ast.Module:
     """Return the syntax tree of a code cell, its magics left out."""
     return ast.parse(re.sub(r"^(\s*)[%!].*$", r"\1pass", cell.source, flags=re.MULTILINE))
@@ -138,7 +143,7 @@ def library_names() -> set[str]:
 
 
 def has_the_sections_in_order(chapter):
-    found = [heading for cell in chapter.notebook.cells for heading in headings(cell)]
+    found = sections(chapter)
     return [] if found == SECTIONS else [f"sections are {found}"]
 
 

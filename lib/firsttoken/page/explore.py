@@ -25,6 +25,7 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from firsttoken.page import plots
+from firsttoken.page.exercises.missing import who_defines
 
 _PLAY_MS = 1500  # long enough to read a frame's title
 _MAX_CONTROLS = 3
@@ -253,11 +254,14 @@ def _live(stage: _Stage, inputs: list[widgets.Widget]) -> widgets.Widget:
 
 
 def _error_html(error: Exception) -> str:
-    """Return the error as the reader needs it: where in their code, and what it says."""
+    """Return the error as the reader needs it: where in their code, and what it says.
+
+    Of a name that a cell above defines it says which cell, and no more.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if f.filename != __file__ and "site-packages" not in f.filename]
     lines = [f"line {f.lineno} in {f.name}:  {f.line or ''}".rstrip() for f in own[-3:]]
-    text = "\n".join([*lines, f"{type(error).__name__}: {error}"])
+    text = who_defines(error) or "\n".join([*lines, f"{type(error).__name__}: {error}"])
     return f'<pre class="ft-error" role="alert">{html.escape(text)}</pre>'
 
 

@@ -8,6 +8,7 @@ with a plain-text form for terminals. What was solved is remembered by the reade
 from firsttoken.page.exercises.checks import check, check_test
 from firsttoken.page.exercises.claims import claim
 from firsttoken.page.exercises.hints import Hint, hint
+from firsttoken.page.exercises.missing import explain_missing_names
 from firsttoken.page.exercises.placements import Placement, Question, placement
 from firsttoken.page.exercises.progress_table import Progress, progress
 from firsttoken.page.exercises.quizzes import Quiz, quiz
@@ -25,9 +26,14 @@ __all__ = [
     "check",
     "check_test",
     "claim",
+    "explain_missing_names",
     "hint",
     "placement",
     "progress",
     "quiz",
     "rubric",
 ]
+
+# Every chapter imports this package in its first cell, so from there on a cell that is run out of
+# order says what it lacks. Outside of a notebook's kernel it does nothing.
+explain_missing_names()

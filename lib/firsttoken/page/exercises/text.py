@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from firsttoken.page.exercises.missing import who_defines
+
 # KeyboardInterrupt is left out: a reader who stops a cell means it.
 READER_ERRORS = (Exception, SystemExit)
 
@@ -69,8 +71,13 @@ def error_row(error: BaseException) -> tuple[str, str]:
 
 
 def describe(error: BaseException, function: Any = None) -> str:
-    """Return an exception in one line, with the line of `function` in which it came up."""
+    """Return an exception in one line, with the line of `function` in which it came up.
+
+    Of a name that a cell above defines it says which cell.
+    """
     try:
+        if said := who_defines(error):
+            return cut(" ".join(said.split()))
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         code = getattr(function, "__code__", None)
         if code is not None:
