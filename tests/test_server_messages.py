@@ -119,21 +119,26 @@ def test_an_engine_waits_for_a_front_that_does_not_read(monkeypatch):
         assert engine.stats.aborted == 1 and engine.pool.usage().used == 0
 
 
-def test_a_form_is_read_once(monkeypatch):
-    """Its masks take time: two requests that want the same one share them."""
-    made = []
+def test_a_vocabulary_is_stored_once_and_a_form_is_read_once(monkeypatch):
+    """Both take time and memory: who wants the same form shares its masks, and all the tokens."""
+    stored, read = [], []
 
-    def note(*arguments):
-        made.append(Constraint(*arguments))
-        return made[-1]
+    class Noted(Constraint):
+        def __init__(self, *arguments):
+            stored.append(arguments)
+            super().__init__(*arguments)
 
-    monkeypatch.setattr(back, "Constraint", note)
+        def with_language(self, language):
+            read.append(language)
+            return super().with_language(language)
+
+    monkeypatch.setattr(back, "Constraint", Noted)
     with Served() as served:
         for pattern in ("[ab]{2}", "[ab]{2}", "[cd]{2}"):
             got = served.post(prompt="a", guided_regex=pattern, max_tokens=9)
             text = got.json()["choices"][0]["text"]
             assert len(text) == 2 and set(text) <= set(pattern[1:3])
-    assert len(made) == 2
+    assert len(stored) == 1 and len(read) == 2
 
 
 # Errors.

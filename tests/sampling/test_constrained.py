@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from firsttoken.generate import generate
 from firsttoken.models.llama import load_model
 from firsttoken.models.tokenizer import tokenizer
-from firsttoken.sampling import SamplingParams
+from firsttoken.sampling import SamplingParams, constrained
 from firsttoken.sampling.constrained import (
     Constraint,
     Json,
@@ -208,6 +208,25 @@ def test_rollback_equals_a_fresh_start(language, choices, n, budget):
     assert constraint.complete == fresh.complete and constraint.finished == fresh.finished
     again = masks(constraint, ids[len(ids) - n :])  # what speculation checks a second time
     np.testing.assert_array_equal(again[-1], before.mask())
+
+
+@pytest.mark.parametrize("n_kept", [1, 3, 1000])
+def test_languages_share_a_vocabulary_and_the_room_for_masks(monkeypatch, n_kept):
+    """In turns, over the same states: each has its own masks, and no more are kept than fit."""
+    monkeypatch.setattr(constrained, "_KEPT_BYTES", n_kept * 4 * len(TOKENS))
+    languages = [Regex("[a-z]{3}"), Regex("[0-9]{3}"), Json(4)]
+    stored = Constraint(Regex(""), TOKENS, [0])
+    shared = [stored.with_language(language) for language in languages]
+    fresh = [Constraint(language, TOKENS, [0]) for language in languages]
+    for _ in range(4):
+        for one, other in zip(shared, fresh, strict=True):
+            np.testing.assert_array_equal(one.mask(), other.mask())
+            np.testing.assert_array_equal(one.mask(3), other.mask(3))
+            assert len(stored._costs) <= n_kept
+            token = int(np.flatnonzero(one.mask())[0])
+            one.advance(token)
+            other.advance(token)
+    assert stored.complete and len({mask.mask().tobytes() for mask in fresh}) > 1
 
 
 def test_a_budget_is_what_the_way_byte_by_byte_needs():

@@ -17,7 +17,7 @@ from firsttoken.sampling.automaton import automaton
 
 Array = np.ndarray
 State = Any  # hashable; each language has states of its own
-_N_KEPT = 1000  # masks: each is as long as the vocabulary
+_KEPT_BYTES = 2**28  # of masks: each has a number for every token of the vocabulary
 Place = tuple[str, str, int]  # within a JSON document: open brackets, part, number
 
 
@@ -51,8 +51,8 @@ class Constraint:
     what it writes behind a complete one: all tokens that begin with a line end, say.
 
     The vocabulary is stored as a tree of shared beginnings, so that a beginning which leads
-    nowhere rules out all its tokens at once. The masks of the last thousand states are kept, and
-    shared with copies.
+    nowhere rules out all its tokens at once. The masks of the last states are kept, up to 256 MiB.
+    Copies share both, and so do the constraints of other languages (`with_language`).
 
     Shapes: tokens: the bytes of each of the V tokens; mask(): (V,), booleans
     Raises: ValueError for eos_ids that are empty or outside the vocabulary, for a token that is
@@ -81,7 +81,7 @@ class Constraint:
                 ids, branch = branch.setdefault(byte, ([], {}))
             if text:
                 ids.append(token)
-        self._costs: dict[State, Array] = {}
+        self._costs: dict[tuple[Language, State], Array] = {}
         self._states: list[State] = [language.start]  # after each token; None after the last
 
     @property
@@ -137,15 +137,31 @@ class Constraint:
         other._states = self._states.copy()
         return other
 
+    def with_language(self, language: Language) -> "Constraint":
+        """Return the constraint of another language, at its start, over the same vocabulary.
+
+        A large vocabulary takes a second and tens of MB to store: whoever has many languages
+        stores it once.
+
+        >>> digits = Constraint(Regex("[0-9]"), [b"", b"a", b"1"], eos_ids=[0])
+        >>> digits.with_language(Regex("a*")).mask().tolist()
+        [True, True, False]
+        """
+        other = copy.copy(self)
+        other._language, other._states = language, [language.start]
+        return other
+
     def min_tokens(self) -> float:
         """Return how many tokens suffice to end the text: one per missing byte, and the end."""
         return 0 if self.finished else self._language.n_missing(self._states[-1]) + 1
 
     def _cost(self, state: State) -> Array:
         """Return, for each token as the next, how many suffice to the end; infinite: forbidden."""
-        if state not in self._costs:
+        key = self._language, state
+        if key not in self._costs:
             language = self._language
-            cost = np.full(len(self._tokens), math.inf)
+            # Whole numbers: float32 has all up to 2**24, more than any language misses.
+            cost = np.full(len(self._tokens), math.inf, dtype=np.float32)
             if language.n_missing(state) == 0:
                 cost[list(self._eos_ids)] = 1
             todo = [(state, self._tree)]
@@ -157,10 +173,10 @@ class Constraint:
                         # The token itself, the missing bytes one by one, the end.
                         cost[ids] = 1 + language.n_missing(after) + 1
                         todo.append((after, behind))
-            if len(self._costs) >= _N_KEPT:
+            if (len(self._costs) + 1) * cost.nbytes > _KEPT_BYTES and self._costs:
                 del self._costs[next(iter(self._costs))]
-            self._costs[state] = cost
-        return self._costs[state]
+            self._costs[key] = cost
+        return self._costs[key]
 
 
 def keep_allowed(logits: Array, mask: Array) -> Array:

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from firsttoken.batching import StepRecord
 from firsttoken.engine import Answer, Engine
-from firsttoken.sampling.constrained import Constraint
+from firsttoken.sampling.constrained import Constraint, Regex
 from firsttoken.server.messages import (
     Abort,
     Ask,
@@ -133,11 +133,15 @@ class _Loop:
         # A vocabulary may be padded: then rows of the model stand for no token, and have no bytes.
         tokens += [b""] * (engine.model.arch.vocab_size - len(tokens))
 
+        @cache
+        def vocabulary() -> Constraint:
+            return Constraint(Regex(""), tokens, engine.model.eos_ids)
+
         @lru_cache(_N_FORMS_KEPT)
         def constraint(form: bytes) -> Constraint:
-            return Constraint(pickle.loads(form), tokens, engine.model.eos_ids)
+            return vocabulary().with_language(pickle.loads(form))
 
-        # The same object for the same form, since it keeps the masks that it has computed.
+        # The same language for the same form, since masks are kept by language and state.
         self._constraint = constraint
 
     def run(self) -> None:
