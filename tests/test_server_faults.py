@@ -3,6 +3,7 @@
 What must wait for a limit of time, and what becomes of processes, is in tests/proof/server.
 """
 
+import asyncio
 import json
 import select
 import socket
@@ -18,8 +19,10 @@ from firsttoken.sampling import SamplingParams
 from firsttoken.server import __main__ as server_program
 from firsttoken.server import engine_process
 from firsttoken.server.app import ServerSettings
+from firsttoken.server.engine_client import EngineClient, EngineDown, Flight
+from firsttoken.server.messages import Ask
 from firsttoken.server.protocol import MAX_HEAD_BYTES
-from served import NAME, WORDS, ExactModel, Served, engine_thread, eventually
+from served import NAME, WORDS, ExactModel, Served, engine_thread, eventually, make_engine
 
 SLOW_S = 0.05  # a long answer takes 20 s: a test that wants its end lets the model go on faster
 LONG = {"prompt": "a", "max_tokens": 400, "temperature": 0, "ignore_eos": True}
@@ -298,6 +301,44 @@ def test_a_crash_turns_health_red_and_fails_what_waits():
     with Served(ExactModel(SLOW_S), max_batch=2) as served:
         error = MemoryError("no more")
         fail_all(served, lambda: setattr(served.model, "error", error), "no more")
+
+
+def test_a_request_that_meets_a_connection_just_closed_is_told_of_the_engine():
+    """The event loop knows first that it is closed: there may be reports left to read."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def ask(connection):
+        front = EngineClient(connection)
+        await front.start()
+        asks = [Ask([5], SamplingParams(max_tokens=400), ignore_eos=True)]
+        flight = await front.submit(asks, 0.0)
+        front._writer.transport.abort()
+        with pytest.raises(EngineDown, match="does not run"):
+            await front.submit(asks, 0.0)
+        front.cancel(flight)
+        await front.close()
+
+    with (
+        engine_thread(lambda: make_engine(ExactModel(SLOW_S))) as connection,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(ask(connection))
+
+
+def test_who_does_not_read_cannot_be_told_and_is_dropped():
+    """The engine has failed, and the client takes no more bytes: no error of the server's."""
+
+    async def send(message):
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    async def told_nothing(api):
+        flight = Flight(0, [Ask([5], SamplingParams())], 0.0, asyncio.Future())
+        flight.tell(EngineDown("the engine failed"))
+        await api.stream(flight, None, asyncio.Event().wait, send)
+
+    with Served(settings=ServerSettings(write_timeout_s=0.01)) as served:
+        asyncio.run(told_nothing(served.api))
 
 
 # Starting.

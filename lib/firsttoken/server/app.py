@@ -200,15 +200,21 @@ class Api:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         writer = _Writer(send, self._settings.write_timeout_s)
         try:
+            await self._events_or_error(flight, answers, receive, writer)
+        except TimeoutError:
+            _log.warning("a client did not read its stream: dropped")
+            return  # the response is unfinished, so the connection is closed
+
+    async def _events_or_error(
+        self, flight: Flight, answers: Answers, receive: Receive, writer: "_Writer"
+    ) -> None:
+        try:
             async with writer:
                 await self._unless_gone(receive, self._events(flight, answers, writer), flight)
         except (ApiError, EngineDown) as error:
             body = error.body if isinstance(error, ApiError) else _engine_down(error).body
             async with writer:
                 await writer.write([event(body)], more=False)
-        except TimeoutError:
-            _log.warning("a client did not read its stream: dropped")
-            return  # the response is unfinished, so the connection is closed
 
     async def _events(self, flight: Flight, answers: Answers, writer: "_Writer") -> bool:
         async for batch in flight.batches():

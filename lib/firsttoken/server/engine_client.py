@@ -10,6 +10,7 @@ import pickle
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from firsttoken.batching import StepRecord
@@ -168,10 +169,12 @@ class EngineClient:
     def cancel(self, flight: Flight) -> None:
         """Drop the unfinished answers of a request, and free their blocks, before the next step."""
         if self._flights.pop(flight.number, None) is not None:
-            self._send(Abort(flight.number))
+            with suppress(EngineDown):  # then it is dropped
+                self._send(Abort(flight.number))
 
     def _send(self, command: Submit | Abort) -> None:
-        if self._writer is None:
+        # The connection may be closed while what the engine said before is still being read.
+        if self._writer is None or self._writer.is_closing():
             raise EngineDown("the engine does not run") from self.error
         self._writer.write(packed(command))
 
