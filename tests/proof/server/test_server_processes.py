@@ -22,9 +22,8 @@ from test_server_faults import LONG, SLOW_S, fail_all
 def start(*options: str, **more) -> tuple[subprocess.Popen, str]:
     """Start the real program on a free port; return it and its address, which it says itself."""
     command = [sys.executable, "-m", "firsttoken.server", "--model", "draft", "--port", "0"]
-    program = subprocess.Popen(
-        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more
-    )
+    more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | more
+    program = subprocess.Popen([*command, *options], **more)
     found = re.match(r"Dashboard: (http://\S+)/ ", program.stdout.readline())
     assert found, program.communicate()
     return program, found[1]
