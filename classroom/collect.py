@@ -38,8 +38,10 @@ from course import (
     Student,
     in_zone,
     moodle,
+    of_disk,
     read_course,
     read_table,
+    run,
     write_whole,
 )
 
@@ -459,6 +461,8 @@ def collect(
                 folder = course_folder / "submitted" / student / which
                 said = put(folder, which, chosen.entry.read(), handed_in, chosen.entry.time)
             except (Left, OSError) as why:
+                if of_disk(why):
+                    raise
                 outcome.left.append(f"{student}, {which}: {why}")
                 continue
             outcome.collected[student, which] = said
@@ -598,7 +602,7 @@ def main() -> None:
     try:
         outcome = collect(given.course, given.files, given.topic, given.worksheet, given.file_times)
         students = read_course(given.course).roster
-    except (CourseError, OSError) as error:
+    except CourseError as error:
         sys.exit(f"First Token: {error}")
     for topic in sorted({topic for _, topic in outcome.collected} | ({given.topic} - {None})):
         found = {who: said for (who, which), said in outcome.collected.items() if which == topic}
@@ -619,4 +623,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -21,10 +21,14 @@ Two files in the course's folder, each of them optional. `course.toml`:
 `roster.csv` as a learning system exports it, or written by hand: see `read_roster`.
 """
 
+import contextlib
 import csv
+import errno
 import io
 import math
+import os
 import re
+import sys
 import tomllib
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -37,6 +41,10 @@ ROOT = Path(__file__).parents[1]
 ID_RULE = (
     "a student id has 1 to 64 characters: letters, digits and . _ @ + -, a letter or digit first"
 )
+
+
+# A disk that is full, over its quota, read-only or broken.
+DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 
 class CourseError(ValueError):
@@ -140,19 +148,51 @@ def read_course(folder: Path) -> Course:
     return Settings(path, said, topics, roster).course(in_canvas(columns, topics))
 
 
-def write_whole(path: Path, data: str | bytes) -> None:
-    """Write a file so that there is the old one or the new one, and never half of one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write_whole(path: Path, data: str | bytes, mode: int | None = None) -> None:
+    """Write a file so that there is the old one or the new one, and never half of one.
+
+    Raises: OSError that names the file.
+    """
     # What cannot be encoded fails before there is a file.
     data = data if isinstance(data, bytes) else data.encode()
     # A name that is always the same: one that was left by a killed run is written over.
     part = path.with_name(f".{path.name}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         part.write_bytes(data)
+        if mode is not None:
+            part.chmod(mode)
         part.replace(path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def of_disk(error: BaseException) -> bool:
+    """Say whether it is the disk that fails: it would fail for everybody's work alike."""
+    return isinstance(error, OSError) and error.errno in DISK_ERRORS
+
+
+def in_any_locale() -> None:
+    """Let a program read names of folders as UTF-8 and print them, whatever the terminal is."""
+    if sys.getfilesystemencoding() != "utf-8":  # they would be read as other names
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.argv])
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")
+
+
+def run(main: Callable[[], None]) -> None:
+    """Run a program of the classroom; what the system refuses it is said in one line."""
+    in_any_locale()
+    try:
+        main()
+        sys.stdout.flush()
+    except OSError as error:
+        # What waits to be printed may be what was refused.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        what = error.filename or "a file or what is printed"
+        sys.exit(f"First Token: {what}: {error.strerror}. Mend that and run the same again.")
 
 
 class Settings:

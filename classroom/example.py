@@ -5,6 +5,7 @@ student has solved everything, one leaves two tasks out, one has done nothing, o
 """
 
 import argparse
+import contextlib
 import csv
 import io
 import re
@@ -13,7 +14,7 @@ import zipfile
 from pathlib import Path
 
 import nbformat
-from course import write_whole
+from course import run, write_whole
 from marking import is_explanation, is_solution, mark, release
 
 ROOT = Path(__file__).parents[1]
@@ -62,11 +63,22 @@ def write_example(course: Path) -> None:
             files.writestr(path, handed_in(source, student, left))
             table.writerow([f"Participant {number}", name, f"{student}@example.org", when])
             roster.append(f"{student},{name},A")
-    (course / "downloads").mkdir(parents=True, exist_ok=True)
-    write_whole(course / "roster.csv", "\n".join(roster) + "\n")
-    write_whole(course / "course.toml", COURSE)
-    write_whole(course / "downloads" / f"{TOPIC}.zip", archive.getvalue())
-    write_whole(course / "downloads" / "worksheet.csv", sheet.getvalue())
+    downloads = course / "downloads"
+    files = {
+        course / "roster.csv": "\n".join(roster) + "\n",
+        course / "course.toml": COURSE,
+        downloads / f"{TOPIC}.zip": archive.getvalue(),
+        downloads / "worksheet.csv": sheet.getvalue(),
+    }
+    try:
+        for path, data in files.items():
+            write_whole(path, data)
+    except OSError:
+        with contextlib.suppress(OSError):  # or the folder would not be new any more
+            for path in files:
+                path.unlink(missing_ok=True)
+            downloads.rmdir()
+        raise
 
 
 def main() -> None:
@@ -76,7 +88,7 @@ def main() -> None:
     course = parser.parse_args().course
     try:
         write_example(course)
-    except OSError as error:
+    except FileExistsError as error:
         sys.exit(f"First Token: {error}")
     print(f"A class of four is in {course}. Next:")
     print(f"make collect COURSE={course} FILES={course}/downloads/{TOPIC}.zip \\")
@@ -85,4 +97,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -18,7 +18,6 @@ import os
 import re
 import resource
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from urllib.parse import unquote
 import nbconvert
 import nbformat
 import nbgrader
+from course import of_disk, write_whole
 from marking import is_test, mark, release
 from nbconvert.exporters import HTMLExporter
 from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
@@ -247,6 +247,9 @@ class PageLimits:
     page_bytes: int = 20 * 2**20
 
 
+NO_ROOM = "the disk takes no more"
+
+
 class Page(NamedTuple):
     """A page to make: of which notebook, where, and what the gradebook says about its cells."""
 
@@ -350,10 +353,8 @@ def short(topic: str, said: dict, why: str) -> str:
 
 def finished(path: Path, text: str, fingerprint: str) -> None:
     """Put a page in its place, whole or not at all, with what it was made of in its last line."""
-    new = path.with_name(f".{path.name}.new")
-    new.write_text(f"{text}\n<!-- {fingerprint} -->\n", encoding="utf-8", errors="replace")
-    new.chmod(0o644)  # nbgrader hands it out with its mode: a student has to read it
-    os.replace(new, path)
+    page = f"{text}\n<!-- {fingerprint} -->\n".encode(errors="replace")
+    write_whole(path, page, 0o644)  # nbgrader hands it out with its mode: a student has to read it
 
 
 def leave_short(page: Page, why: str, fingerprint: str) -> tuple[str, str]:
@@ -386,11 +387,10 @@ def pages(course: Path, url: str, rows: Iterable, limits: PageLimits) -> Iterato
         digest = hashlib.sha256(programs + json.dumps(ours, sort_keys=True).encode())
         digest.update(notebook.read_bytes())
         path = course / "feedback" / row.student / row.topic / f"{row.topic}.html"
-        path.parent.mkdir(parents=True, exist_ok=True)
         # nbgrader releases a page under a name made from the secret that was handed in.
         for name in ("timestamp.txt", "submission_secret.txt"):
             if (folder / name).is_file():
-                shutil.copyfile(folder / name, path.parent / name)
+                write_whole(path.with_name(name), (folder / name).read_bytes())
         if held(path) != digest.hexdigest():
             yield Page(str(notebook), str(path), ours, digest.hexdigest())
 
@@ -406,6 +406,7 @@ def write_feedback(
     limits = limits or PageLimits()
     todo = list(pages(course, url, rows, limits))
     failed: dict[tuple[str, str], str] = {}
+    no_room = ""
     if not todo:
         return failed
     # Forks of a fresh process: this one may have threads, whose locks a fork would keep for ever.
@@ -419,8 +420,12 @@ def write_feedback(
         for line in maker.stdout:
             number, why = json.loads(line)
             page = waiting.pop(number)
-            if why:
+            if why == NO_ROOM:  # a short page might find room, and would stand there for good
+                no_room = page.path
+            elif why:
                 failed[leave_short(page, why, page.fingerprint)] = why
+    if no_room:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), no_room)
     for page in waiting.values():  # no fault of theirs: the next run tries them again
         why = "the program that makes pages has stopped"
         failed[leave_short(page, why, "")] = why
@@ -469,7 +474,7 @@ def write_page(maker: HTMLExporter, page: Page, limits: PageLimits) -> None:
     except MemoryError:
         status = 2
     except OSError as error:
-        status = 3 if error.errno == errno.EFBIG else 1
+        status = 3 if error.errno == errno.EFBIG else 4 if of_disk(error) else 1
     finally:
         os._exit(status)
 
@@ -482,6 +487,7 @@ def outcome(status: int, limits: PageLimits) -> str:
         0: "",
         2: f"it takes more than {limits.memory_bytes // 2**20} MiB of memory",
         3: f"it is larger than {limits.page_bytes // 2**20} MiB",
+        4: NO_ROOM,
         -signal.SIGKILL: late,
         -signal.SIGXCPU: late,
     }.get(code, "its notebook cannot be shown")

@@ -41,7 +41,16 @@ from attempts import (
     next_number,
     releases,
 )
-from course import ID_RULE, Course, CourseError, is_student_id, read_course, write_whole
+from course import (
+    ID_RULE,
+    Course,
+    CourseError,
+    is_student_id,
+    of_disk,
+    read_course,
+    run,
+    write_whole,
+)
 from execute import executed
 from feedback import as_text, closed, write_feedback
 from gradebook import Gradebook, Standing
@@ -67,7 +76,6 @@ from submitted import (
     brought_up_to_date,
     content,
     handed_in,
-    in_any_locale,
     parsed,
     shown,
 )
@@ -264,6 +272,8 @@ class Class:
                 task = assignment(self.course, topic)
                 self.gradebook.register(topic, task.source, self.setup.due_dates.get(topic))
             except Exception as error:  # one topic must not stop the others
+                if of_disk(error):
+                    raise
                 known = isinstance(error, Unreadable)
                 reason = shown(str(error) if known else f"the assignment failed: {error!r}")
                 self.others += [
@@ -339,6 +349,8 @@ class Class:
             work.add(attempt)
             work.current = work.current if same else attempt.row.fingerprint
         except Exception as error:  # a fault of ours must not stop the class
+            if of_disk(error):
+                raise
             work.fault = f"the grader failed: {error!r}"
         self.settle(work)
 
@@ -392,6 +404,8 @@ class Class:
             try:
                 work.row = self.published(work, attempt)
             except Exception as error:  # as a gradebook that Formgrader writes to just now
+                if of_disk(error):
+                    raise
                 reason = f"the grader failed: {error!r}"
                 work.row = Row(student, topic, "needs review", reasons=[reason])
         work.row.name, work.row.section = who.name, who.section
@@ -608,7 +622,6 @@ def some(number: int, what: str) -> str:
 
 def main() -> None:
     """Grade the course that the command line names."""
-    in_any_locale()
     parser = argparse.ArgumentParser(description="Grade the submissions of a course, safely.")
     parser.add_argument(
         "course", type=lambda text: Path(text).expanduser(), help="the folder that holds submitted/"
@@ -646,4 +659,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,7 +1,10 @@
 """nbgrader's gradebook: which cells an assignment has, their points, and what a person gave."""
 
+import contextlib
+import errno
 import os
 import shutil
+import sqlite3
 import sys
 import warnings
 from dataclasses import dataclass
@@ -23,7 +26,16 @@ from nbgrader.api import (
 from nbgrader.api import Gradebook as Database
 from nbgrader.preprocessors import SaveCells
 from nbgrader.utils import parse_utc
+from sqlalchemy import event
+from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import SAWarning
+
+# What SQLite calls a disk that takes nothing, and what the system calls it.
+REFUSED = {
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_IOERR: errno.EIO,
+    sqlite3.SQLITE_READONLY: errno.EROFS,
+}
 
 
 @dataclass
@@ -49,6 +61,30 @@ class Standing:
         self.waiting |= needs
 
 
+def refused(error: BaseException, path: Path) -> None:
+    """Raise what the system says where SQLite fails because of the disk."""
+    code = REFUSED.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+    if code is not None:
+        raise OSError(code, os.strerror(code), str(path)) from error
+
+
+def begin(path: Path) -> None:
+    """Make an empty gradebook, whole: to one that lacks its version nbgrader never adds it."""
+    part = path.with_name(".gradebook.db.part")
+    left = [part, part.with_name(f"{part.name}-journal")]
+    try:
+        for file in left:  # by a run that was killed
+            file.unlink(missing_ok=True)
+        Database(f"sqlite:///{part}").close()
+        part.replace(path)
+    except Exception as error:
+        for file in left:
+            with contextlib.suppress(OSError):
+                file.unlink()
+        refused(getattr(error, "orig", error), path)
+        raise
+
+
 class Gradebook:
     """The gradebook of a course, open as long as it is graded. For one thread."""
 
@@ -58,8 +94,15 @@ class Gradebook:
         warnings.simplefilter("ignore", SAWarning)
         if not shutil.which("alembic"):  # nbgrader starts it by name, from beside its Python
             os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        self.url = f"sqlite:///{course / 'gradebook.db'}"
+        path = course / "gradebook.db"
+        if not path.exists():
+            begin(path)
+        self.url = f"sqlite:///{path}"
         self.database = Database(self.url)
+
+        @event.listens_for(self.database.engine, "handle_error")
+        def of_the_disk(context: ExceptionContext) -> None:
+            refused(context.original_exception, path)
 
     def close(self) -> None:
         """Close the file."""

@@ -4,11 +4,11 @@ Solutions and hidden tests are left out. nbgrader's own generate_assignment give
 where a course is kept on a hub; these are for a course that hands out files.
 """
 
-import shutil
 import sys
 from pathlib import Path
 
 import nbformat
+from course import run, write_whole
 from marking import release
 
 ROOT = Path(__file__).parents[1]
@@ -19,15 +19,20 @@ def write_releases(source: Path, folder: Path) -> list[Path]:
     written = []
     for path in sorted(source.glob("*/*.ipynb")):
         target = folder / path.parent.name
-        target.mkdir(parents=True, exist_ok=True)
         for other in path.parent.iterdir():
             if other.is_file() and other.suffix != ".ipynb":
-                shutil.copy(other, target)
-        nbformat.write(release(nbformat.read(path, as_version=4)), target / path.name)
+                write_whole(target / other.name, other.read_bytes())
+        text = nbformat.writes(release(nbformat.read(path, as_version=4)))
+        write_whole(target / path.name, text + "\n")
         written.append(target / path.name)
     return written
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write what the command line asks for."""
     for path in write_releases(ROOT / "assignments", Path(sys.argv[1])):
         print(path)
+
+
+if __name__ == "__main__":
+    run(main)

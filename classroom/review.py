@@ -18,8 +18,7 @@ from datetime import datetime
 from pathlib import Path
 
 from attempts import attempts, counted
-from course import write_whole
-from submitted import in_any_locale
+from course import run, write_whole
 
 DECISIONS = ("accept", "refuse", "undo")
 
@@ -101,7 +100,6 @@ def decide(
 
 def main() -> None:
     """Write down the decision that the command line says."""
-    in_any_locale()
     parser = argparse.ArgumentParser(description="Decide on a submission that needs review.")
     parser.add_argument(
         "course", type=lambda text: Path(text).expanduser(), help="the folder of the course"
@@ -125,4 +123,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

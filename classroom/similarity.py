@@ -16,7 +16,6 @@ import functools
 import html
 import io
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from pathlib import Path
 import nbformat
 import numpy as np
 from copydetect.detector import CodeFingerprint, compare_files
+from course import run, write_whole
 from feedback import as_code, clean, cut
 from marking import is_solution, mark, release
 from submitted import Unreadable, handed_in, parsed, shown
@@ -244,10 +244,7 @@ def write_similarity(course: Path) -> Path:
     topics = [t for t in topics if (sources(course, t) / f"{t}.ipynb").is_file()]
     found = {topic: apart(course, topic) for topic in topics}
     path = course / "report" / "similarity.html"
-    path.parent.mkdir(exist_ok=True)
-    new = path.with_name(".similarity.new")
-    new.write_text(page(found), encoding="utf-8", errors="replace")
-    os.replace(new, path)
+    write_whole(path, page(found).encode(errors="replace"))
     return path
 
 
@@ -269,4 +266,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

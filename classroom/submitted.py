@@ -5,7 +5,6 @@ import json
 import os
 import re
 import stat
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,14 +23,6 @@ MAKE = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cel
 
 class Unreadable(Exception):
     """There is no notebook that could be run; the message says why."""
-
-
-def in_any_locale() -> None:
-    """Let a program read names of folders as UTF-8 and print them, whatever the terminal is."""
-    if sys.getfilesystemencoding() != "utf-8":  # they would be read as other names
-        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.argv])
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")
 
 
 def shown(name: str) -> str:

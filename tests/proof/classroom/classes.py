@@ -129,7 +129,7 @@ grade.write_feedback = lambda *_: dict()
 
 def started(course: Path, *options: str, code: str = "", **environment: str) -> subprocess.Popen:
     """Start the program itself, with cells that are run by `played`."""
-    program = PROGRAM + "grade.executed = played\n" + code + "\ngrade.main()"
+    program = PROGRAM + "grade.executed = played\n" + code + "\ngrade.run(grade.main)"
     path = course / "program.py"
     path.write_text(program, encoding="utf-8")
     return subprocess.Popen(

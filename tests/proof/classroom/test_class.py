@@ -4,7 +4,11 @@ The sandbox is not part of it: `executed` is played by a function that runs the 
 interrupted and killed is in proof/alone/test_killed.py.
 """
 
+import contextlib
 import json
+import os
+import sqlite3
+import subprocess
 
 import grade
 import nbformat
@@ -447,6 +451,37 @@ def test_any_locale(classroom):
     assert b"2 rows, 0 to review" in out
     scores = {line["student"]: line["score"] for line in classroom.table()}
     assert scores == {"李雷": "85", "Zoë": "85"}
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a small disk is mounted by root")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.parametrize("free_kib", [0, 40, 100, 190, 200, 230])
+def test_a_full_disk_tears_nothing(classroom, small_disk, free_kib):
+    """The run ends with the disk's words, and the next one as if nothing had been."""
+    classroom.course = small_disk
+    teach(small_disk, tiny_assignment.source())
+    for student in ("ada", "bob"):
+        classroom.hand_in(student, GOOD)
+    disk, ballast = os.statvfs(small_disk), small_disk / "ballast"
+    ballast.write_bytes(bytes(disk.f_bavail * disk.f_frsize - 1024 * free_kib))
+    with pytest.raises(OSError, match="No space left"):
+        classroom.grade()
+    assert not list(small_disk.rglob("*.part*"))
+    for path in [*small_disk.rglob("*.json"), *small_disk.rglob("*.ipynb")]:
+        json.loads(path.read_bytes())
+    ballast.unlink()
+    assert {row.score for row in classroom.grade().values()} == {85}
+    with contextlib.closing(sqlite3.connect(small_disk / "gradebook.db")) as gradebook:
+        assert len(gradebook.execute("SELECT version_num FROM alembic_version").fetchall()) == 1
 
 
 def test_two_graders_do_not_meet(classroom):
