@@ -4,6 +4,7 @@ Fetches the scripts that the site serves itself, then runs Jupyter Book with war
 Notebooks run only when they, lib/, data/ or the pinned versions have changed.
 """
 
+import errno
 import gzip
 import hashlib
 import importlib
@@ -30,12 +31,17 @@ NODE = BUILD / "node"
 STATIC = BUILD / "static"
 CONFIG = BUILD / "_config.yml"
 CACHE = BUILD / ".jupyter_cache"
+# There while Sphinx is at work: pages that a build was stopped in would pass for finished ones.
+UNFINISHED = BUILD / "unfinished"
 # What a notebook's outputs depend on, beside the notebook itself.
 INPUTS = ("lib", "data", "constraints.txt")
 # What a chapter may take on two quiet cores; other machines differ, so that more is only noted.
 CHAPTER_S = 30
 # Where a notebook that fails leaves its traceback, in the warning's own words.
 SAVED = re.compile(r"saved in: (.+\.log)")
+NO_SPACE = os.strerror(errno.ENOSPC)
+# What npm says where it cannot get at what it wants.
+NO_NETWORK = {"EAI_AGAIN", "ENOTFOUND", "ECONNREFUSED", "ECONNRESET", "ENETUNREACH", "ETIMEDOUT"}
 # What the calculator runs in the page: the core of Pyodide, and the formulas with what they need.
 PYODIDE = (
     *("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm"),
@@ -67,7 +73,11 @@ def main() -> int:
     # One thread: beside other programs, several wait for each other a hundred times as long.
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "FIRSTTOKEN_SITE": "1"}
     environment |= {"FIRSTTOKEN_CLAIMS": "raise", "PYTHONHASHSEED": "0"}
-    return build(command, environment)
+    UNFINISHED.touch()
+    status = build(command, environment)
+    if status == 0:
+        UNFINISHED.unlink()
+    return status
 
 
 def build(command: list, environment: dict[str, str]) -> int:
@@ -75,7 +85,7 @@ def build(command: list, environment: dict[str, str]) -> int:
 
     When it fails, say what stopped it, with what cells complained of.
     """
-    stopped_by, before = [], runs()
+    stopped_by, before, is_full = [], runs(), False
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, errors="replace"
     ) as run:
@@ -84,6 +94,9 @@ def build(command: list, environment: dict[str, str]) -> int:
             if "WARNING: " in line or "ERROR: " in line:
                 stopped_by.append(line)
                 stopped_by += (Path(log).read_text("utf-8") for log in SAVED.findall(line))
+            is_full |= NO_SPACE in line
+    if is_full:
+        raise OSError(errno.ENOSPC, NO_SPACE, str(BUILD))
     if run.returncode:
         stopped_by += complaints(BUILD / "jupyter_execute")
         print("book/build.py: what stopped the build:", *stopped_by, sep="\n", file=sys.stderr)
@@ -116,16 +129,23 @@ def fetch_scripts() -> None:
         return
     npm = shutil.which("npm")
     if npm is None:
-        sys.exit("book/build.py: the site needs npm; install Node.js, it brings npm along.")
+        sys.exit("First Token: the site needs npm. Install Node.js; it brings npm along.")
     NODE.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json", ".npmrc"):
         shutil.copy(BOOK / name, NODE)
     print("Fetching the site's scripts with npm.", flush=True)
     install = subprocess.run([npm, "ci"], cwd=NODE, capture_output=True, text=True, check=False)
     if install.returncode:
+        said = install.stdout + install.stderr
+        found = re.search(r"npm error code (\w+)", said)
+        code = found[1] if found else ""
+        if code == "ENOSPC":
+            raise OSError(errno.ENOSPC, NO_SPACE, str(NODE))
+        why = "no network: connect and run make book again" if code in NO_NETWORK else code
         log = BUILD / "npm.log"
-        log.write_text(install.stdout + install.stderr)
-        sys.exit(f"book/build.py: npm could not install the site's scripts; see {log}")
+        log.write_text(said, "utf-8")
+        sys.exit(f"First Token: npm cannot install the site's scripts: {why}. Details: {log}")
+    stamp.unlink(missing_ok=True)
     shutil.rmtree(STATIC, ignore_errors=True)
     modules = NODE / "node_modules"
     # The script looks for its font files beside itself.
@@ -142,10 +162,10 @@ def fetch_scripts() -> None:
 
 def write_live() -> None:
     """Put what the live views load into _build/static, in a folder named by its version."""
-    place = STATIC / "live"
-    if not (place / assets.version()).exists():
-        shutil.rmtree(place, ignore_errors=True)
-        assets.write(STATIC, assets.real_file())
+    if not (STATIC / "live" / assets.version()).exists():
+        part = new_folder(STATIC)
+        assets.write(part, assets.real_file())
+        put_whole(part / "live", STATIC / "live")
 
 
 def write_calculator(static: Path = STATIC) -> dict:
@@ -162,12 +182,12 @@ def write_calculator(static: Path = STATIC) -> dict:
     for name, content in contents.items():
         digest.update(f"{name} {len(content)} ".encode() + content)
     version = digest.hexdigest()[:12]
-    place = static / "calculator" / version
-    if not place.exists():
-        shutil.rmtree(place.parent, ignore_errors=True)
+    if not (static / "calculator" / version).exists():
+        part = new_folder(static)
         for name, content in contents.items():
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            (place / name).write_bytes(content)
+            (part / version / name).parent.mkdir(parents=True, exist_ok=True)
+            (part / version / name).write_bytes(content)
+        put_whole(part, static / "calculator")
     loaded = {name: content for name, content in contents.items() if "/" in name or ".zip" in name}
     fetched = [content for name, content in loaded.items() if not name.endswith(".mjs")]
     packed = [c if n.endswith(".zip") else gzip.compress(c, mtime=0) for n, c in loaded.items()]
@@ -194,6 +214,21 @@ def formulas() -> bytes:
     return packed.getvalue()
 
 
+def new_folder(beside: Path) -> Path:
+    """Return an empty folder to write in; one that a stopped build left is removed."""
+    part = beside.with_name("part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    return part
+
+
+def put_whole(folder: Path, target: Path) -> None:
+    """Put a folder that is finished in the place of an older one."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    folder.replace(target)
+
+
 def copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(source, target)
@@ -211,25 +246,39 @@ def drop_stale_outputs() -> None:
 
     Jupyter Book's cache looks only at a notebook's cells, and Sphinx only at the pages' sources.
     """
-    if changed("inputs", *(ROOT / name for name in INPUTS)):
-        shutil.rmtree(CACHE, ignore_errors=True)
-        shutil.rmtree(BUILD / ".doctrees", ignore_errors=True)
+    pages = BUILD / ".doctrees"
+    forget_if_changed("inputs", [CACHE, pages], *(ROOT / name for name in INPUTS))
+    # Without a page to write, Sphinx would leave the old style sheet and lines in the site.
     programs = sorted(BOOK.glob("*.py"))
-    if changed("static", BOOK / "_static", BOOK / "calculator", *programs):
-        # Without a page to write, Sphinx would leave the old style sheet and lines in the site.
-        shutil.rmtree(BUILD / ".doctrees", ignore_errors=True)
+    forget_if_changed("static", [pages], BOOK / "_static", BOOK / "calculator", *programs)
+    if UNFINISHED.exists():
+        shutil.rmtree(pages, ignore_errors=True)
+        if not readable(CACHE):
+            shutil.rmtree(CACHE)
 
 
-def changed(stamp_name: str, *places: Path) -> bool:
-    """Say whether files under the places differ from those at the last call for this stamp."""
+def readable(cache: Path) -> bool:
+    """Say whether all runs can be read of which the cache knows; it notes them first."""
+    runs = get_cache(cache)
+    try:
+        for record in runs.list_cache_records():
+            runs.get_cache_bundle(record.pk)
+    except Exception:  # whatever reading a half-written file raises
+        return False
+    return True
+
+
+def forget_if_changed(stamp_name: str, made: list[Path], *places: Path) -> None:
+    """Remove what was made of the files under the places if they have changed since."""
     digest = hashlib.sha256()
     for file in files(*places):
         digest.update(str(file.relative_to(ROOT)).encode())
         digest.update(hashlib.sha256(file.read_bytes()).digest())
     stamp = BUILD / f"{stamp_name}.sha256"
-    before = stamp.read_text() if stamp.exists() else None
-    stamp.write_text(digest.hexdigest())
-    return before != digest.hexdigest()
+    if not stamp.exists() or stamp.read_text() != digest.hexdigest():
+        for folder in made:
+            shutil.rmtree(folder, ignore_errors=True)
+        stamp.write_text(digest.hexdigest())
 
 
 def write_config() -> None:
@@ -246,4 +295,8 @@ def write_config() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except OSError as error:
+        said = f"{error.filename or BUILD}: {error.strerror}. Mend that and run make book again."
+        sys.exit(f"First Token: {said}")
