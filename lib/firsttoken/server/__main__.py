@@ -3,6 +3,7 @@
 import signal
 import socket
 import sys
+from contextlib import suppress
 from functools import partial
 
 import uvicorn
@@ -40,7 +41,8 @@ def main(arguments: list[str] | None = None) -> None:
         app = create_app(engine, tokenizer, settings)
         host = f"[{options.host}]" if is_v6 else options.host
         port = listening.getsockname()[1]
-        print(f"Dashboard: http://{host}:{port}/ . Ctrl-C stops the server.", flush=True)
+        with suppress(OSError):  # a log on a full disk: who asks is answered all the same
+            print(f"Dashboard: http://{host}:{port}/ . Ctrl-C stops the server.", flush=True)
         config = uvicorn_config(
             app,
             log_level="warning",
