@@ -39,6 +39,8 @@ endif
 ifeq ($(UV_FIND_LINKS),)
 export UV_TORCH_BACKEND ?= auto
 endif
+# Files, arguments and names of folders are UTF-8, whatever the terminal's encoding is.
+export PYTHONUTF8 := 1
 # Images for containers set it, and then each of many processes compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 # Files and chapters side by side on up to four cores; conftest.py says what stays together.
@@ -195,7 +197,7 @@ formgrader: .venv/classroom ## read explanations and give points, in nbgrader's 
 	[ -e "$$course/gradebook.db" ] \
 	|| $(call fail,$$course has no gradebook yet. Run make grade first: make grade COURSE=$$COURSE); \
 	[ -e "$$course/source" ] || { rm -rf "$$course/.source.part" && cp -r assignments "$$course/.source.part" \
-		&& mv "$$course/.source.part" "$$course/source"; } \
+		&& mv "$$course/.source.part" "$$course/source"; } 2>/dev/null \
 	|| $(call fail,$$course cannot be written. Make room there and run make formgrader again.); \
 	$(home_writable); \
 	allow=""; [ "$$(id -u)" != 0 ] || allow=--allow-root; \
