@@ -534,10 +534,11 @@ def alone(course: Path):
 
 
 def end_children() -> None:
-    """Kill what this program has started: the sandboxes."""
+    """Kill what this program has started: all inside the sandboxes, with which bubblewrap ends."""
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            process.kill()
+            if process.name() != "bwrap":
+                process.kill()
 
 
 def side_by_side() -> int:

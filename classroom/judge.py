@@ -18,7 +18,8 @@ import types
 from typing import Any
 
 import numpy as np
-from wire import Peer, Unanswered, end_with
+from first import stay_first
+from wire import Peer, Unanswered
 
 from firsttoken import assignments
 
@@ -239,5 +240,5 @@ class Judge:
 if __name__ == "__main__":
     wires = [socket.socket(fileno=int(number)) for number in sys.argv[1:]]
     sys.stdout = UNPRINTED
-    end_with(wires[0])
+    stay_first(wires)
     Judge(wires[0], wires[1:]).run()

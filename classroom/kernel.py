@@ -23,12 +23,13 @@ import types
 from typing import Any, NoReturn
 
 import numpy as np
+from first import stay_first
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
-from wire import Peer, end_with, listed
+from wire import Peer, listed
 
 MAX_PIECE = 2**16  # characters of output that are sent at once
 RULE = "answers use of firsttoken only what the setup cell imports"
@@ -316,19 +317,7 @@ class Notebook:
         self.wire.write("frozen", number)
 
 
-def keep(wires: list[socket.socket]) -> None:
-    """Stay the first process of the sandbox: what was frozen outlives a notebook that ends."""
-    notebook = os.fork()
-    if notebook == 0:
-        Notebook(wires[0], wires[1:]).run()
-    for wire in wires[1:]:
-        wire.close()
-    end_with(wires[0])
-    while True:
-        ended, status = os.wait()
-        if ended == notebook:
-            Wire(wires[0]).write("gone", os.waitstatus_to_exitcode(status))
-
-
 if __name__ == "__main__":
-    keep([socket.socket(fileno=int(number)) for number in sys.argv[1:]])
+    wires = [socket.socket(fileno=int(number)) for number in sys.argv[1:]]
+    stay_first(wires)  # what was frozen outlives a notebook that ends
+    Notebook(wires[0], wires[1:]).run()

@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
 HOME = "/home/student"
 FIRST_UID, N_UIDS = 64000, 1000  # of the range that Debian and systemd leave free
+POLL_S = 0.1
 START_S = 60  # a machine that is busy may take long to start a program
 MAX_FILES = 20_000
 # Ways to other users' keys, to the kernel's rarer parts and to new namespaces; no notebook needs
@@ -157,7 +158,9 @@ def command(
     """Return the command that runs a program in the sandbox."""
     found = shutil.which("bwrap", path=f"{os.environ.get('PATH', '')}:/usr/bin:/bin")
     bwrap = [found or "bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
-    bwrap += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1"]
+    # Without --die-with-parent: bubblewrap that is killed in its first moments leaves a child that
+    # waits for it for ever. The child ends with the grader (first.py), and bubblewrap with it.
+    bwrap += ["--unshare-cgroup-try", "--new-session", "--as-pid-1"]
     bwrap += ["--hostname", "sandbox", "--cap-drop", "ALL", "--seccomp", str(seccomp)]
     if uid is None:
         bwrap += ["--unshare-user"]
@@ -169,7 +172,7 @@ def command(
     for place in ("/dev/shm", "/tmp", HOME):
         size = str(limits.disk_bytes // 4 if place != HOME else limits.disk_bytes // 2)
         bwrap += ["--perms", "1777", "--size", size, "--tmpfs", place]
-    shown = [*readable(), *(str(HERE / name) for name in ("wire.py", program[0]))]
+    shown = [*readable(), *(str(HERE / name) for name in ("wire.py", "first.py", program[0]))]
     # Folders on the way to what is shown: bubblewrap would close them to other users.
     for folder in sorted({str(parent) for path in shown for parent in Path(path).parents}):
         if folder != "/" and not any(folder == p or folder.startswith(p + "/") for p in shown):
@@ -305,14 +308,16 @@ class Sandbox:
         return lines[-1] if lines else ""
 
     def close(self) -> None:
-        """End every process inside; its file system goes with the last one."""
-        for process in self.family()[:1]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()  # the first process of its namespace: the kernel ends the rest
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(5)
-        self.process.kill()
-        self.process.wait()
+        """End every process inside; its file system goes with the last one.
+
+        Bubblewrap ends with its child; killed in its first moments, it would leave one that waits.
+        """
+        while self.process.poll() is None:
+            for process in self.family()[:1]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()  # the first process of its namespace: the kernel ends the rest
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(POLL_S)
         self.errors.close()
         with lock:
             taken.discard(self.uid)

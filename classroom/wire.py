@@ -12,13 +12,10 @@ import dataclasses
 import functools
 import inspect
 import itertools
-import os
 import re
-import select
 import socket
 import struct
 import sys
-import threading
 import time
 import types
 import zlib
@@ -47,23 +44,6 @@ class Broken(Exception):
 
 class Unanswered(BaseException):
     """No answer will come any more: no `except Exception` of a test takes it for the student's."""
-
-
-def end_with(wire: socket.socket) -> None:
-    """End this process as soon as nobody holds the other end of a wire, whatever runs here.
-
-    It is the first process of its sandbox, so all others end with it. A grader that is killed
-    cannot end them, and bubblewrap's --die-with-parent does not reach a program that has become
-    another user.
-    """
-
-    def watch() -> None:
-        poll = select.poll()
-        poll.register(wire, 0)  # that the other end is gone is told without being asked for
-        poll.poll()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 class Remote:

@@ -4,19 +4,29 @@ These tests send signals to whole programs and look at the machine's processes w
 neighbours they would wait for each other's turns, so they run alone.
 """
 
+import ctypes
 import json
+import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
+import tempfile
 import time
 from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
 
 import grade
 import nbgrader.api
 import psutil
 import pytest
+from gradebook import Gradebook
 
+import tiny_assignment
+from proof.classroom.attacks import OUTLIVING
 from proof.classroom.classes import (
     EXPLAINED,
     GOOD,
@@ -25,48 +35,156 @@ from proof.classroom.classes import (
     PROGRAM,
     Classroom,
     empty_class,
+    hand_in,
     started,
+    teach,
 )
 from tiny_assignment import ROOT
 
+OTHER_UID = 63_999  # no account has it, and no sandbox
 
-@pytest.mark.usefixtures("sandboxed")
-@pytest.mark.parametrize(
-    ("program", "source", "n"),
-    [
-        # A notebook and its children, none of which ever ends or reads a wire.
-        ("kernel.py", "import os\nfor _ in range(4): os.fork()\nwhile True: pass", 17),
-        ("judge.py", "while True: pass", 1),
-    ],
-    ids=["notebook", "judge"],
-)
-def test_a_grader_that_is_killed_takes_the_sandbox_with_it(program, source, n):
-    """Whatever runs inside, and although the kernel lets no grader's end reach another user."""
-    code = f"""
-import socket, sandbox, sys, time
+
+GRADER = """
+import json, socket, sys
+from sandbox import Limits, Sandbox, resource_limits
 from wire import Peer
-ours, theirs = socket.socketpair()
-box = sandbox.Sandbox({program!r}, [theirs], {{}}, sandbox.Limits(), [])
-theirs.close()
-peer = Peer(ours)
-cell = {{"kind": "locked", "name": "a", "names": [], "source": {source!r}, "is_setup": True}}
-peer.send("job", {{"limits": {{}}, "call_s": 60, "allowed": [], "cells": [cell]}})
-if {program!r} == "kernel.py":
-    peer.receive()
-    peer.send("cell", {source!r})
-while len(box.family()) < {n} or sum(p.cpu_times().user for p in box.family()) < 5:
-    time.sleep(0.05)
-print(*(process.pid for process in box.family()), flush=True)
-time.sleep(60)"""
-    grader = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT / "classroom", stdout=subprocess.PIPE, text=True
-    )
-    found = [psutil.Process(int(pid)) for pid in grader.stdout.readline().split()]
-    assert len(found) >= n
+
+limits, boxes, wires = Limits(processes=100), {}, []
+for name, (program, source) in json.loads(sys.argv[1]).items():
+    ours, theirs = socket.socketpair()
+    peer, boxes[name] = Peer(ours), Sandbox(program, [theirs], {}, limits, [])
+    theirs.close()
+    wires.append(ours)
+    cell = {"kind": "locked", "name": "a", "names": [], "source": source, "is_setup": True}
+    told = {"limits": resource_limits(limits), "call_s": 60, "allowed": [], "cells": [cell]}
+    peer.send("job", told)
+    if program == "kernel.py":
+        peer.receive()
+        peer.send("cell", source)
+    assert "at work" in str(peer.receive()), name
+ended = {name: box.ended() for name, box in boxes.items() if box.ended()}
+print(json.dumps(ended), flush=True)
+sys.stdin.read()"""
+# The loop is one call, in which Python runs no other thread.
+COUNTING = """
+import __main__
+__main__.Peer(__main__.wires[0]).write("at work")
+sum(range(10**18))"""
+
+
+@pytest.fixture
+def heirs():
+    """Let processes become children of this one when their own parents have ended."""
+
+    def inherit(orphans: bool) -> None:
+        assert ctypes.CDLL(None).prctl(36, orphans, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
+
+    inherit(True)
+    before = descendants()
+    yield lambda: descendants() - before
+    for process in descendants() - before:
+        process.kill()
+    inherit(False)
+
+
+def descendants() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
+def kill(grader: subprocess.Popen, heirs) -> None:
+    """Kill a grader; whatever it has started ends, too, wherever that has moved."""
     grader.kill()
-    grader.wait()
-    grader.stdout.close()
-    assert psutil.wait_procs(found, timeout=30)[1] == []
+    grader.communicate()
+    deadline = time.monotonic() + 300
+    while left := heirs():
+        assert time.monotonic() < deadline, left
+        psutil.wait_procs(left, timeout=1)
+
+
+class User(NamedTuple):
+    """A user of this machine: how to start Python as one, and a folder that is the user's own."""
+
+    python: list[str]
+    folder: Path
+
+    def start(self, *arguments: str | Path) -> subprocess.Popen:
+        return subprocess.Popen(
+            [*self.python, *arguments],
+            cwd=ROOT / "classroom",
+            env={**os.environ, "HOME": str(self.folder)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    def own(self) -> None:
+        """Hand what lies in the folder over to its user."""
+        status = self.folder.stat()
+        for path in self.folder.rglob("*"):
+            os.chown(path, status.st_uid, status.st_gid)
+
+
+@pytest.fixture(params=["this user", "no root"])
+def user(sandboxed, request):
+    """Grade as the user who runs this; if that is root, then also as one without rights."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        folder = Path(name)
+        if request.param == "this user":
+            yield User([sys.executable], folder)
+            return
+        if os.geteuid() != 0:
+            pytest.skip("this user has no rights already")
+        os.chown(folder, OTHER_UID, OTHER_UID)
+        other = ["setpriv", f"--reuid={OTHER_UID}", f"--regid={OTHER_UID}", "--clear-groups"]
+        found = User([*other, str(readable_python(folder))], folder)
+        checks = found.start("-c", "import sandbox; sandbox.check()")
+        checks.communicate()
+        if checks.returncode:
+            assert not os.environ.get("FIRSTTOKEN_CI")
+            pytest.skip("no sandbox for a user without rights")
+        yield found
+
+
+def readable_python(folder: Path) -> Path:
+    """Return a Python for every user; one of root's home is replaced by the system's."""
+    if not Path(sys.base_prefix).is_relative_to(Path.home()):
+        return Path(sys.executable)
+    system = f"/usr/bin/python3.{sys.version_info.minor}"
+    if not Path(system).exists():
+        return Path(sys.executable)
+    subprocess.run([system, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    (packages,) = folder.glob("venv/lib/python*/site-packages")
+    (packages / "ours.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    return folder / "venv" / "bin" / "python"
+
+
+def test_a_grader_that_is_killed_takes_the_sandboxes_with_it(user, heirs):
+    """Whatever is done inside, and although the kernel tells nobody there that it was killed."""
+    hostile = {name: ("kernel.py", source) for name, source in OUTLIVING.items()}
+    hostile["a judge that counts"] = "judge.py", COUNTING
+    grader = user.start("-c", GRADER, json.dumps(hostile))
+    assert json.loads(grader.stdout.readline()) == {}
+    assert len(heirs()) > 100
+    kill(grader, heirs)
+
+
+def test_at_whatever_moment_it_is_killed(user, heirs):
+    """While sandboxes start, while cells run, while the judge asks: none goes on."""
+    for name, source in OUTLIVING.items():
+        hand_in(user.folder, name.replace(" ", "-"), {"double": source})
+    for number in range(8):
+        hand_in(user.folder, f"honest-{number}", GOOD)
+    teach(user.folder, tiny_assignment.source())
+    Gradebook(user.folder).close()  # what it starts for a new one is no part of this
+    user.own()
+    draw = random.Random(45)
+    for _ in range(10):
+        n, seconds = draw.randrange(1, 40), draw.uniform(0, 3)
+        grader = user.start("grade.py", user.folder, "--jobs", "4", "--again")
+        while len(heirs()) < n:
+            time.sleep(0.01)
+        time.sleep(seconds)
+        assert grader.poll() is None
+        kill(grader, heirs)
 
 
 @pytest.fixture

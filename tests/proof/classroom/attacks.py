@@ -331,6 +331,79 @@ FLOODS = {
     ),
 }
 
+# How to outlive a grader that is killed: each says when it is at work, and never ends.
+OUTLIVING = {
+    "stopped": """
+import os, signal
+print("at work", flush=True)
+for _ in range(3): os.fork()
+os.kill(os.getpid(), signal.SIGSTOP)""",
+    "forking": """
+import os
+said = False
+while True:
+    try:
+        os.fork()
+    except OSError:
+        if not said: print("at work", flush=True)
+        said = True""",
+    "deaf": """
+import os, signal
+for _ in range(2): os.fork()
+for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}: signal.signal(number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+print("at work", flush=True)
+while True: pass""",
+    "daemons": """
+import os, time
+for _ in range(4):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.chdir("/")
+            os.closerange(0, 256)
+            time.sleep(10**6)
+        os._exit(0)
+print("at work", flush=True)
+time.sleep(10**6)""",
+    "signals to all": """
+import os, signal, time
+if os.fork() == 0: time.sleep(10**6)
+# By an interrupt the first process ends, and all others with it.
+for number in set(range(1, 65)) - {signal.SIGINT}: os.kill(1, number)
+print("at work", flush=True)
+os.kill(-1, signal.SIGSTOP)
+while True: pass""",
+    "first process held back": """
+import os, re
+os.setpriority(os.PRIO_PROCESS, 1, 19)
+os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))
+try:  # all that it runs from now on is a loop
+    code = [line for line in open("/proc/1/maps") if "r-xp" in line and "/libc" in line]
+    start, end = (int(place, 16) for place in re.split("[- ]", code[0])[:2])
+    with open("/proc/1/mem", "r+b", 0) as memory:
+        memory.seek(start)
+        memory.write(b"\\x90" * (end - start - 2) + b"\\xeb\\xfe")
+except OSError:
+    pass
+print("at work", flush=True)
+for _ in range(3): os.fork()
+while True: pass""",
+    "wires handed on": """
+import os, socket
+wires = [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2]
+ours, theirs = socket.socketpair()
+for number in wires:
+    try:
+        socket.send_fds(ours, [b"x"], [number])
+        os.set_inheritable(number, True)
+    except OSError:
+        pass
+os.set_inheritable(theirs.fileno(), True)
+print("at work", flush=True)
+os.execv("/usr/bin/sleep", ["sleep", "infinity"])""",
+}
+
 # Each is an expression that must raise OSError, or be false. `port` is one of the grader's machine,
 # `secrets` are paths there; what may fill the home comes last.
 PROBES = {
@@ -367,7 +440,8 @@ PROBES = {
     "become root": "os.setuid(0)",
     "new privileges": "'NoNewPrivs:\\t1' not in status",
     "a setuid program of ours": "suid('/tmp') or suid('/dev/shm') or suid('/home/student')",
-    "write into the first process's memory": "os.getuid() == 0 or open('/proc/1/mem', 'wb') and None",
+    "write into the first process's memory": "open('/proc/1/mem', 'wb')",
+    "descriptors of the first process": "os.listdir('/proc/1/fd')",
     "higher limits": "resource.setrlimit(resource.RLIMIT_AS, (2**40, 2**40))",
     "more processes": "resource.setrlimit(resource.RLIMIT_NPROC, (10**5, 10**5))",
     "write to /usr": "open('/usr/x', 'w')",
@@ -379,7 +453,7 @@ PROBES = {
     "host name": "call(170, text('x'), 1)",
     "clock": "time.clock_settime(time.CLOCK_REALTIME, 0)",
     "reboot": "call(169, 0xfee1dead, 672274793, 0, 0)",
-    "the grader's folder": "[n for n in os.listdir(here) if n not in ('wire.py', 'kernel.py')]",
+    "the grader's folder": "[n for n in os.listdir(here) if n not in ('wire.py', 'first.py', 'kernel.py')]",
     "the assignments": "os.listdir(os.path.join(here, '..', 'assignments'))",
     "the tests": "os.listdir(os.path.join(here, '..', 'tests'))",
     "accounts": "open('/etc/shadow') or None",
