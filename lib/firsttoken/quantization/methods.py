@@ -160,7 +160,7 @@ def _corrected_codes(w: Array, nearest: Quantized, gram: Array) -> Array:
     damping = _GPTQ_DAMPING * np.trace(gram) / len(gram) or 1.0  # 1 where x is all zeros
     inverse = np.linalg.inv(gram + damping * np.eye(len(gram)))
     # Row i of the factor says how the rows from i on move when row i does (Cholesky: step 3).
-    factor = np.linalg.cholesky(inverse, upper=True)
+    factor = np.linalg.cholesky(inverse).T
     rest, codes = w.astype(np.float64), np.empty_like(w)
     for i in range(len(w)):
         codes[i] = np.clip(np.rint(rest[i] / scale[i]), -largest, largest)
