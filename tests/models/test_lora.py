@@ -178,7 +178,8 @@ def order_of_first_tokens(engine, asked):
     for name in asked:
         i = engine.stats.submitted
         params = SamplingParams(0.0, max_tokens=2)
-        engine.submit([5], params, lambda _, i=i: order.append(i), True, adapter=name)
+        options = {"ignore_eos": True, "adapter": name}
+        engine.submit([5], params, lambda _, i=i: order.append(i), **options)
     engine.run()
     return list(dict.fromkeys(order))
 
