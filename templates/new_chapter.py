@@ -54,7 +54,10 @@ def new_chapter(topic: str, root: Path = ROOT) -> list[Path]:
     stem, title = f"{number}_{topic}", topic.replace("_", " ").capitalize()
 
     def filled(text: str) -> str:
-        return text.replace("TOPIC", topic).replace("TITLE", title).replace("NUMBER", number)
+        text = text.replace("TOPIC", topic).replace("TITLE", title).replace("NUMBER", number)
+        # The topic's own import stands where its name belongs, as the linter wants it.
+        imports = r"(?m)(^ *\"?from firsttoken\..*\n)+"
+        return re.sub(imports, lambda found: "".join(sorted(found[0].splitlines(True))), text)
 
     templates = [path for path in sorted(TEMPLATE.rglob("*")) if path.is_file()]
     places = {filled(str(path.relative_to(TEMPLATE))): path for path in templates}
