@@ -58,6 +58,7 @@ def test_every_figure_is_the_sources(subtests):
             assert accelerator.link_bandwidth == (None if link is None else 1e9 * link)
             assert accelerator.shared_memory_bytes == (None if shared is None else 1024 * shared)
             assert accelerator.source and accelerator.confidence
+            assert (shared is None) != ("CUDA C++ Programming Guide" in accelerator.source)
             narrower = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8")
             order = [accelerator.peak_flops[d] for d in narrower if d in accelerator.peak_flops]
             assert order == sorted(order)
@@ -87,6 +88,17 @@ def test_rates_that_cannot_be(subtests):
     for bandwidth, latency_s, name in ((0, 0, "band"), (1, -1, "late"), (float("nan"), 0, "band")):
         with subtests.test(name), pytest.raises(ValueError, match=name):
             Link("wire", bandwidth, latency_s)
+
+
+def test_an_accelerator_keeps_its_rates_whatever_becomes_of_the_dict():
+    peaks = {"bf16": 1.0}
+    mine = Accelerator("mine", peaks, 1, 1)
+    peaks["bf16"] = 2.0
+    assert mine.peak() == 1.0
+
+
+def test_a_link_without_latency():
+    assert Link("ideal", 1.0).latency_s == 0
 
 
 def test_devices_have_the_links_of_the_table():
