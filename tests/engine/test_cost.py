@@ -70,6 +70,14 @@ def test_no_rates_without_a_negative_one_fit_better():
         assert np.sum((work @ fitted - 1) ** 2) <= best * (1 + 1e-9) + 1e-12
 
 
+def test_a_count_that_no_step_has_costs_nothing():
+    """Steps without prompts have no pairs."""
+    steps = [([], [n] * batch) for n in (1, 10, 100) for batch in (1, 3)]
+    fitted = fit_cost((*shape, 1.0 + 0.1 * sum(shape[1])) for shape in steps)
+    assert fitted.pair_s == 0
+    assert fitted([], [50, 7]) == pytest.approx(6.7)
+
+
 def test_a_fit_needs_steps():
     with pytest.raises(ValueError, match="steps: 4, expected at least 5"):
         fit_cost([([], [1], 1.0)] * 4)
@@ -157,6 +165,11 @@ def test_unless_said_otherwise_a_batch_of_16_is_timed_five_times(counted):
     assert len(made[0].asked) == 32
     assert 200 < max(len(text) for text, _ in made[0].asked) <= 256
     assert 50 < max(params.max_tokens for _, params in made[0].asked) <= 64
+
+
+def test_the_shortest_prompts_and_answers_have_one_token(counted):
+    (made,) = counted(n_prompt=1, n_output=1, rounds=1)
+    assert {(len(text), params.max_tokens) for text, params in made.asked} == {(1, 1)}
 
 
 def test_steps_are_recorded_as_simulate_hands_them_to_a_cost():

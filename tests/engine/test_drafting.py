@@ -51,3 +51,15 @@ def test_a_round_without_guesses_lets_the_draft_forget_what_was_rejected(seed):
     replayed = AsRecorded(Near(), answer.rounds)
     alone = speculative_generate(CHAIN, replayed, [1, 2], params, ignore_eos=True)
     assert answer.ids == alone.ids
+
+
+@pytest.mark.parametrize(("token_budget", "guesses"), [(12, 3), (11, 2), (9, 2), (8, 1), (5, 0)])
+def test_guesses_take_what_the_budget_leaves(token_budget, guesses):
+    """Three decode: each has its own token and as many guesses as all can have."""
+    engine, records = Engine(CHAIN, 40, 4, 4, token_budget, draft=CHAIN, gamma=3), []
+    for _ in range(3):
+        engine.submit([1], replace(GREEDY, max_tokens=12), ignore_eos=True)
+    engine.step()
+    engine.on_step = records.append
+    engine.step()
+    assert records[0].gamma == guesses and len(records[0].decodes) == 3

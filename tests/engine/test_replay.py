@@ -54,6 +54,16 @@ def test_a_margin_is_how_far_the_decision_can_be_moved(draft, heldout, start, te
             assert moved or min(abs(far[0]), abs(far[1] - 1)) <= 2 * slack  # an end of all shares
 
 
+def test_a_margin_is_exact_in_a_large_vocabulary():
+    """Sums of 100,000 shares in single precision would be wrong by more than some margins are."""
+    logits = np.random.default_rng(0).normal(size=(1, 1, 100_000)).astype(np.float32)
+    params = SamplingParams(seed=5)
+    exact = np.cumsum(next_token_distribution(logits[0, 0], params, [1], []).astype(np.float64))
+    nearest = np.abs(exact[:-1] / exact[-1] - np.random.default_rng(5).random()).min()
+    margins = decision_margins(lambda tokens: logits, [1], [7], params)
+    assert margins.tolist() == pytest.approx([nearest], rel=1e-6)
+
+
 def test_a_margin_needs_an_answer_and_a_seed(draft):
     with pytest.raises(ValueError, match="ids must hold at least one token"):
         decision_margins(draft, [1], [], SamplingParams(temperature=0.0))
