@@ -1,16 +1,17 @@
 """Write the page of all ratios: of the runs that the chapters show, or beside them of your own.
 
     python scripts/report_benchmarks.py               # writes benchmarks/README.md
-    python scripts/report_benchmarks.py _build/bench  # writes _build/bench/README.md
+    python scripts/report_benchmarks.py _build/bench  # writes README.md and ratios.svg there
 
 `make bench` measures everything in one go into `_build/bench/`, where no chapter looks, and then
-does the second.
+does the second. The picture has five of the lines; README shows one, of benchmarks/one_go/.
 """
 
 import argparse
 import json
 import os
 import platform
+import re
 from collections.abc import Iterator
 from datetime import date
 from importlib import metadata
@@ -18,6 +19,9 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+import matplotlib.pyplot as plt
+
+from firsttoken.page.plots import COLORS
 from firsttoken.paths import data_path
 from firsttoken.provenance import commit, processor
 
@@ -41,6 +45,30 @@ ratio depends on the machine more than on the programs.
 
 {here}
 """
+
+# What the picture shows: lines of the page, and their names there.
+PICTURED = {
+    ("SmolLM2 writes, torch int4, 1 and 2 threads", "llama.cpp q4_1"): (
+        "A real model writes, 4 bits",
+        "llama.cpp",
+    ),
+    ("Decoding, torch backend", "transformers `generate`"): (
+        "The small model writes, PyTorch",
+        "transformers",
+    ),
+    ("FlashAttention, torch, 8,192 tokens", "PyTorch's fused attention"): (
+        "FlashAttention by hand, in PyTorch",
+        "PyTorch's fused kernel",
+    ),
+    ("The best draft at temperature 0", "the fastest plain loop"): (
+        "Speculation, its best draft",
+        "the fastest plain loop",
+    ),
+    ("Grading 30 hand-ins, each in a sandbox", "nbgrader, unprotected"): (
+        "Grading, in a sandbox",
+        "nbgrader without one",
+    ),
+}
 
 
 def where(report: dict[str, Any]) -> str:
@@ -202,6 +230,33 @@ def page(own: Path | None = None) -> str:
     return head + "\n" + "".join(f"| {' | '.join(line)} |\n" for line in table)
 
 
+def draw(lines: dict[tuple[str, ...], str], out: Path) -> None:
+    """Write a picture of five ratios as SVG: how far each bar is from 1, on an axis of factors."""
+    style = {"svg.fonttype": "none", "svg.hashsalt": "", "font.family": "sans-serif"}
+    with plt.rc_context(style):
+        fig, ax = plt.subplots(figsize=(7.2, 2.6), facecolor="white")
+        fig.subplots_adjust(left=0.46, right=0.86, top=0.98, bottom=0.14)
+        for place, (line, names) in enumerate(PICTURED.items()):
+            found = re.search(r"([\d.]+)(?: to ([\d.]+))? times as fast", lines[line])
+            assert found is not None, line
+            low, high = float(found[1]), float(found[2] or found[1])
+            color = COLORS["cache"] if low * high > 1 else COLORS["decode"]
+            ax.plot([low, high], [place, place], "-", color=color, lw=9, solid_capstyle="butt")
+            ax.plot([1, (low * high) ** 0.5], [place, place], "-", color=color, lw=3)
+            ax.plot([low, high], [place, place], "|", color=color, ms=9, mew=3)
+            ax.text(-0.02, place, f"{names[0]}\nbeside {names[1]}", ha="right", va="center",
+                    size=9, transform=ax.get_yaxis_transform())  # fmt: skip
+            ax.text(1.02, place, found[0].removesuffix(" times as fast"), va="center", size=9,
+                    transform=ax.get_yaxis_transform())  # fmt: skip
+        ax.axvline(1, color=COLORS["ink"], lw=1)
+        ax.set(xscale="log", xlim=(0.45, 2.2), ylim=(len(PICTURED) - 0.5, -0.5), yticks=[])
+        ax.set_xticks([0.5, 1, 2], ["half", "as fast", "twice"], size=9)
+        ax.minorticks_off()
+        ax.spines[["left", "right", "top"]].set_visible(False)
+        fig.savefig(out, metadata={"Date": None})
+    plt.close(fig)
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", help="of runs in one go")
@@ -209,6 +264,8 @@ def main(argv: list[str] | None = None) -> None:
     out = folder / "README.md" if folder else REPORT
     out.write_text(page(folder), encoding="utf-8")
     print(f"written: {out}")
+    if folder:
+        draw({row[:2]: row[2] for row in rows(folder)}, folder / "ratios.svg")
 
 
 if __name__ == "__main__":

@@ -80,6 +80,15 @@ def test_the_page_is_that_of_the_stored_runs():
     assert all(re.search(r"\d", line[2]) and line[3] for line in table(text))
 
 
+def test_a_picture_of_five_lines(tmp_path):
+    module = report_benchmarks()
+    module.draw(
+        {row[:2]: row[2] for row in module.rows(ROOT / "data" / "measured")}, tmp_path / "a.svg"
+    )
+    text = (tmp_path / "a.svg").read_text("utf-8")
+    assert all(name in text for names in module.PICTURED.values() for name in names)
+
+
 def table(text):
     """Return the cells of the lines of a table in Markdown, without its head."""
     lines = [line for line in text.splitlines() if line.startswith("| ")]
