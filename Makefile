@@ -1,7 +1,7 @@
 # First Token. `make` alone lists what there is to do.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help lab chapter new-chapter test check proof steady lint scripts test-grading test-browser test-hub root book pdf serve api assignments example collect grade formgrader review similarity bench clean
+.PHONY: help lab chapter new-chapter test check proof mutants steady lint scripts test-grading test-browser test-hub root book pdf serve api assignments example collect grade formgrader review similarity bench clean
 
 PORT ?= 8000
 CHAPTER ?=
@@ -13,6 +13,7 @@ TOPIC ?=
 WORKSHEET ?=
 FILE_TIMES ?=
 MODULE ?=
+SEED ?= 0
 # The book's real model is fetched once; MODEL=none leaves it out. make api serves the one named.
 MODEL ?=
 # The versions to install; empty: the newest that pyproject.toml allows.
@@ -112,6 +113,9 @@ else
 	@FIRSTTOKEN_THOROUGH=1 $(PY) -m pytest $(WORKERS) tests/proof --ignore=tests/proof/alone; others=$$?; \
 	$(PY) -m pytest tests/proof/alone && exit $$others
 endif
+
+mutants: .venv/test .venv/smollm2 ## how many small mistakes the tests find, 40 in each module (hours; SEED=1)
+	@$(PY) tests/proof/mutants.py --sample 40 --seed $(SEED)
 
 # Each round draws another order; two endless loops take as much of the machine as the tests.
 steady: .venv/test .venv/book .venv/smollm2 ## run test and check five times in random order on a busy machine
