@@ -1,5 +1,8 @@
 """Sweeps: the same as single runs, one process or two."""
 
+import os
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -21,6 +24,11 @@ SETTINGS = {
 RATES, SWEEP_SLO = [0.1, 0.4], SLO(ttft_s=3.0)
 
 
+def noting_trace(folder, rate):
+    (folder / str(os.getpid())).touch()
+    return sweep_trace(rate)
+
+
 def single_runs():
     return {
         (name, rate): summarize(simulate(sweep_trace(rate), cost=step_cost, **setting), SWEEP_SLO)
@@ -30,8 +38,11 @@ def single_runs():
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
-def test_a_sweep_is_the_single_runs(n_jobs, capsys):
-    found = sweep(SETTINGS, RATES, sweep_trace, step_cost, slo=SWEEP_SLO, n_jobs=n_jobs)
+def test_a_sweep_is_the_single_runs(n_jobs, capsys, tmp_path):
+    trace = partial(noting_trace, tmp_path)
+    found = sweep(SETTINGS, RATES, trace, step_cost, slo=SWEEP_SLO, n_jobs=n_jobs)
+    here = tmp_path / str(os.getpid())
+    assert here.exists() == (n_jobs == 1)  # else other processes ran it
     assert found == single_runs()
     assert len({summary.ttft[50] for summary in found.values()}) == len(found)
     assert "6/6" in capsys.readouterr().err  # the bar
