@@ -99,7 +99,7 @@ def test_nearest_rank_by_its_definition(values, p):
 
 def test_percentiles_do_not_slip_by_rounding():
     """0.07 · 100 is a little more than 7 in binary: rounding it up naively would give 8."""
-    for p, n, rank in ((7, 100, 7), (29, 100, 29), (99.9, 1000, 999)):
+    for p, n, rank in ((7, 100, 7), (29, 100, 29), (99.9, 328_000, 327_672)):
         assert percentile(np.arange(1, n + 1), p) == rank
     assert math.ceil(0.07 * 100) == 8
     values = np.array([0.1, 0.2, 0.7], np.float32)
@@ -205,6 +205,7 @@ def test_wrong_limits_and_windows_are_refused(subtests):
     for call, message in [
         (lambda: SLO(ttft_s=0), "ttft_s must be positive or None, got 0"),
         (lambda: summarize([]), "traces must hold at least one request"),
+        (lambda: summarize(one, n_failed=-1), "n_failed must be an integer of at least 0, got -1"),
         (lambda: summarize([RequestTrace(1.0, (1.0,))]), "traces must last longer"),
         (lambda: summarize(one, window_s=(1.0, 1.0)), "window_s must end after it starts"),
         (lambda: summarize(one, window_s=(0.0, math.nan)), "^window_s must be a finite .* got nan"),
@@ -286,6 +287,11 @@ def test_the_parts_add_up(parts, n_output):
     times = budget.ttft + budget.tpot * np.arange(n_output)
     trace = RequestTrace(0.0, tuple(times))
     assert (trace.ttft, trace.e2e) == pytest.approx((budget.ttft, budget.e2e))
+
+
+def test_a_part_of_a_latency_that_is_not_given_is_zero():
+    budget = latency_budget(n_output=2, prefill_s=1.0, decode_s=2.0)
+    assert (budget.ttft, budget.tpot) == (1.0, 2.0)
 
 
 @given(st.fixed_dictionaries(dict.fromkeys(TPOT, part)))

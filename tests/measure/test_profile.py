@@ -123,7 +123,8 @@ def stored_files(tmp_path):
 
 def test_the_second_call_reads_what_the_first_stored(machine, tmp_path):
     first = this_machine(device="cpu")
-    assert this_machine(device="cpu") == first and len(machine) == 1
+    assert this_machine(device="cpu") == first
+    assert machine == [(("fp32", "bf16"), "cpu")]
     assert this_machine(device="cpu", refresh=True) != first and len(machine) == 2
     assert this_machine(device="cpu").layer_overhead_s == 2.0 and len(machine) == 2
     (path,) = stored_files(tmp_path)  # no file of an unfinished write is left
@@ -151,15 +152,16 @@ def test_a_failed_write_leaves_the_old_profile(machine, tmp_path, monkeypatch):
         patch.setattr(store.os, "replace", full)
         with pytest.warns(RuntimeWarning, match="could not be kept: disk full"):
             assert this_machine(device="cpu", refresh=True).layer_overhead_s == 2.0
-    assert path.read_text() == before
+    assert stored_files(tmp_path) == [path] and path.read_text() == before
     assert this_machine(device="cpu").layer_overhead_s == 1.0
 
 
 def test_a_busy_machine_is_told_so_every_time(machine, monkeypatch):
     monkeypatch.setattr(prediction, "_MAX_SPREAD", -1.0)
     for _ in range(2):
-        with pytest.warns(RuntimeWarning, match=r"too busy .*: a quarter .*refresh=True"):
+        with pytest.warns(RuntimeWarning, match=r"too busy .*: a quarter .*refresh=True") as told:
             this_machine(device="cpu")
+        assert told[0].filename == __file__  # the caller's line is shown
     assert len(machine) == 1
     monkeypatch.setattr(prediction, "_MAX_SPREAD", 0.2)
     with warnings.catch_warnings():

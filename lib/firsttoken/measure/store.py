@@ -51,10 +51,9 @@ def store_profile(path: Path, identity: dict[str, Any], profile: MachineProfile)
     text = json.dumps({"identity": identity, "profile": profile.as_dict()}, indent=1)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(text)
-        os.replace(file.name, path)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            part = Path(folder, path.name)
+            part.write_text(text, encoding="utf-8")
+            os.replace(part, path)
     except OSError as error:
         warnings.warn(f"the measured profile could not be kept: {error}", RuntimeWarning, 3)
