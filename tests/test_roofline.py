@@ -3,10 +3,17 @@
 from functools import partial
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firsttoken.architectures import ARCHITECTURES, Architecture, from_hf_config
+from firsttoken.architectures.layers import (
+    Attention,
+    CompressedAttention,
+    LatentAttention,
+    Layer,
+    Recurrent,
+)
 from firsttoken.hardware import ACCELERATORS, Accelerator
 from firsttoken.kv_cache import kv_cache_bytes
 from firsttoken.roofline import (
@@ -99,6 +106,82 @@ def test_visible_pairs_are_those_of_the_mask(n, more, window):
     if window is None:
         assert attention_cost(1, t, s, 1, 1, 4, causal=True).flops == 4 * 4 * pairs
         assert pairs == t * s - t * (t - 1) // 2
+
+
+def by_hand(mixer, t, s):
+    """Count a mixer's FLOPs and the elements it reads, token by token, in the cheapest form."""
+    pairs, index_pairs, seen = 0, 0, set()
+    for query in range(s - t, s):
+        start = 0 if mixer.window is None else max(0, query + 1 - mixer.window)
+        if mixer.chunked:
+            start = query - query % mixer.window
+        visible = set(range(start, query + 1))
+        seen |= visible
+        n_visible = len(visible)
+        if isinstance(mixer, CompressedAttention):
+            size = mixer.tokens_per_entry
+            index_pairs += (looked := (query + 1) // size if size else 0)
+            pairs += n_visible + min(looked, mixer.top_k or looked)
+        else:
+            index_pairs += n_visible
+            pairs += min(n_visible, mixer.top_k or n_visible)
+    index = 2 * mixer.index_heads * mixer.index_dim * index_pairs
+    n_read = min(len(seen), t * (mixer.top_k or len(seen)))
+    if isinstance(mixer, CompressedAttention):
+        entries = s // size if size else 0
+        n_read = len(seen) + min(entries, t * (mixer.top_k or entries))
+        elements = n_read * mixer.n_kv_heads * mixer.head_dim + entries * mixer.index_dim
+        return index + 2 * 2 * mixer.n_heads * mixer.head_dim * pairs, elements
+    elements = len(seen) * mixer.index_dim
+    if isinstance(mixer, Attention):
+        per_token = mixer.n_kv_heads * (mixer.head_dim + mixer.value_dim)
+        per_pair = mixer.n_heads * (mixer.head_dim + mixer.value_dim)
+        return index + 2 * per_pair * pairs, elements + n_read * per_token
+    elements += n_read * (mixer.latent_dim + mixer.rope_head_dim)
+    on_latents = pairs * (2 * mixer.latent_dim + mixer.rope_head_dim)
+    made = mixer.head_dim - mixer.rope_head_dim + mixer.v_head_dim
+    on_heads = pairs * (mixer.head_dim + mixer.v_head_dim) + (s - t) * mixer.latent_dim * made
+    return index + 2 * mixer.n_heads * min(on_latents, on_heads), elements
+
+
+few = st.integers(1, 12)
+kept = {"window": st.none() | few}
+chosen = {"top_k": few, "index_dim": st.just(5), "index_heads": st.just(3)}
+plain = {"n_heads": st.just(6), "n_kv_heads": st.just(2), "head_dim": st.just(8)}
+latent = {"n_heads": few, "head_dim": st.just(7), "latent_dim": few, "v_head_dim": st.just(4)}
+latent["rope_head_dim"] = st.integers(1, 6)
+compressed = {name: st.just(4) for name in ("q_latent_dim", "out_latent_dim", "out_groups")}
+mixers = st.one_of(
+    st.builds(Attention, **plain, **kept, v_head_dim=few),
+    st.builds(Attention, **plain, window=few, chunked=st.just(True)),
+    st.builds(Attention, **plain, **kept, **chosen),
+    st.builds(CompressedAttention, **plain, **kept, **compressed),
+    st.builds(CompressedAttention, **plain, **kept, **compressed, tokens_per_entry=few),
+    st.builds(CompressedAttention, **plain, **kept, **compressed, **chosen, tokens_per_entry=few),
+    st.builds(LatentAttention, **latent, **kept),
+    st.builds(LatentAttention, **latent, **kept, **chosen),
+)
+
+
+@settings(max_examples=300)
+@given(mixer=mixers, batch=st.integers(1, 3), t=st.integers(1, 30), more=st.integers(0, 40))
+def test_every_kind_of_attention_counted_token_by_token(mixer, batch, t, more):
+    """Windows, chunks, what an index chooses, entries of several tokens, latents."""
+    s = t + more
+    arch = Architecture.of_layers("one layer", [Layer((mixer,))], 16, 9)
+    flops, elements = by_hand(mixer, t, s)
+    cost = model_cost(arch, batch, t, s)
+    assert cost.flops == batch * (2 * t * arch.n_matmul_params + flops)
+    assert cost.bytes == 2 * arch.n_params + batch * 2 * elements
+
+
+def test_a_recurrence_takes_six_flops_for_each_element_of_its_state():
+    """Decay, writing and reading; and the state is read and written once, however many tokens."""
+    arch = Architecture.of_layers("one layer", [Layer((Recurrent("any", 50, 12),))], 16, 9)
+    for batch, t in ((1, 1), (3, 20)):
+        cost = model_cost(arch, batch, t, 30)
+        assert cost.flops == batch * (2 * t * arch.n_matmul_params + 6 * t * 12)
+        assert cost.bytes == 2 * arch.n_params + batch * 2 * 4 * 12  # in fp32
 
 
 # --- the whole model
