@@ -114,6 +114,17 @@ def test_drawn_texts_follow_the_target(target, kind):
             assert p_value(got, expected_shares) > FALSE_FAILURE, (params, tree)
 
 
+@pytest.mark.parametrize(("kind", "n_guesses"), [(Oracle, 4), (medusa, 3)])
+def test_without_a_tree_the_guesses_are_a_chain(target, kind, n_guesses):
+    """As long as is wanted, or as the heads are many; who knows what comes has all of it kept."""
+    params = SamplingParams(temperature=0, max_tokens=25)
+    got = speculative_generate(target, kind(target), [1, 2, 3], params, 4, ignore_eos=True)
+    middle = got.rounds[1:4]  # the draft sees no features before the first, and the last is short
+    assert [each.drafted for each in middle] == [n_guesses] * 3
+    if kind is Oracle:
+        assert [each.accepted for each in middle] == [n_guesses] * 3
+
+
 def test_guesses_end_with_the_text(target):
     """Nothing is guessed behind an end of text, and nothing that a constraint forbids."""
     request = TokenSequence(

@@ -162,6 +162,7 @@ def test_what_does_not_fit_is_refused():
     one, even = np.array([[0.5]]), np.array([0.5, 0.5])
     refused("alpha must be", expected_tree_tokens, np.ones((1, 2)), [-1])
     refused("rank 0 at depth 1", expected_tree_tokens, one, [-1, 0])
+    refused("ranks must be .* 2 guesses, got 1", expected_tree_tokens, one, [-1, -1], [0])
     refused("n must", SuffixAutomaton([1, 1]).propose, -1)
     refused("accept must hold probabilities", accepted_distribution, even, 2 * even + 1, even)
     refused("step_s must be above 0, got 0", goodput_gamma, 0.5, 1, lambda n, gamma: 0)

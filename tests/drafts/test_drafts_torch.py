@@ -153,7 +153,8 @@ def test_heads_say_the_same_in_numpy_and_untrained_what_the_target_says(target):
         np.testing.assert_allclose(draft.logits(features[0, -1]), target.logits(said), atol=1e-4)
 
 
-def test_multi_token_heads_say_the_same_in_numpy(target, torch_target, tmp_path):
+def test_multi_token_heads_say_the_same_in_numpy(target, torch_target, tmp_path, monkeypatch):
+    monkeypatch.setattr(target, "n_threads", 1)
     torch.manual_seed(2)
     network = MultiTokenHeads(2, torch_target).requires_grad_(False)
     for name, p in network.named_parameters():
@@ -162,6 +163,7 @@ def test_multi_token_heads_say_the_same_in_numpy(target, torch_target, tmp_path)
     own = {n: w for n, w in network.state_dict().items() if "lm_head" not in n and "embed" not in n}
     save_file(own, tmp_path / "model.safetensors")
     heads = multi_token_heads(target, tmp_path)
+    assert {head.n_threads for head in heads} == {1}
     features = target.features([TOKENS])
     said = network(torch.from_numpy(features))[:, 0].numpy()
     draft = MultiTokenDraft(target, heads)

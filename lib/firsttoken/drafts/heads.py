@@ -300,8 +300,7 @@ class _SomeLogits:
         self.embedding, self._layer, self._known = target.embedding, layer, known
 
     def logits(self, features: Array) -> Array:
-        """Return logits [..., V] for features [..., D]."""
-        shape = *features.shape[:-1], len(self.embedding)
-        logits = np.full(shape, -np.inf, np.float32)
-        logits[..., self._known] = self._layer.logits(features)
+        """Return logits (n, V) for features (n, D)."""
+        logits = np.full((len(features), len(self.embedding)), -np.inf, np.float32)
+        logits[:, self._known] = self._layer.logits(features)
         return logits

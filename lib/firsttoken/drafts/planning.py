@@ -27,8 +27,8 @@ def expected_tree_tokens(
             changes rank (2.10 in place of 2.05 for halves of 0.9, 0.05 and 0.4, 0.5).
     Shapes: alpha (depth, rank)
     Units:  tokens per pass
-    Raises: ValueError for alphas that are no probabilities or sum to more than 1 at a depth, and a
-            tree deeper or wider than they are.
+    Raises: ValueError for alphas that are no probabilities or sum to more than 1 at a depth, a tree
+            deeper or wider than they are, and more or fewer ranks than guesses.
     Source: Chen et al. 2024, Sequoia, arXiv:2402.12374, proposition 3.4
 
     >>> expected_tree_tokens(np.array([[0.5, 0.25], [0.5, 0.25]]), [-1, -1, 0])
@@ -37,6 +37,8 @@ def expected_tree_tokens(
     alpha = _check_ranks(alpha)
     _check_parents(parents)
     ranks = sibling_ranks(parents) if ranks is None else ranks
+    if len(ranks) != len(parents):
+        raise ValueError(f"ranks must be one for each of {len(parents)} guesses, got {len(ranks)}")
     chance, depth, total = [1.0], [-1], 1.0
     for parent, rank in zip(parents, ranks, strict=True):
         depth.append(depth[parent + 1] + 1)
