@@ -367,5 +367,6 @@ def test_the_receptive_field_is_what_the_output_depends_on(arch, n, sinks):
 def test_receptive_fields_of_nothing_and_those_that_cannot_be():
     assert receptive_field(LATENT, 0).shape == (0, 0)
     for n_tokens, sinks in [(-1, 0), (True, 0), (3, -1), (3, True)]:
-        with pytest.raises(ValueError, match="must be an integer of at least 0"):
+        name = "n_tokens" if n_tokens != 3 else "sinks"
+        with pytest.raises(ValueError, match=f"^{name} must be an integer of at least 0"):
             receptive_field(LATENT, n_tokens, sinks)

@@ -163,6 +163,7 @@ def test_what_no_llama_can_be_is_said_so(subtests):
         ({"neurons": [[0, 1]] * 2}, "neurons must have a row for each of 3 layers, got 2"),
         ({"neurons": [[0], [1], [8]]}, r"neurons\[2\] must be rising integers within 0 … 7"),
         ({"neurons": [[0], [1], [1, 2]]}, r"as many in each layer, got \[1, 1, 2\]"),
+        ({"heads": [[0, 1, 2]]}, "heads must have a row for each of 3 layers, got 1"),
         ({"heads": [[0, 1, 3]] * 3}, r"heads\[0\] \[0, 1, 3\] leaves \[2, 1\] query heads"),
         ({"heads": [[0, 3], [0, 1], [0, 3]]}, r"heads\[1\] .* 2 KV heads as in the first layer"),
     ]:
@@ -360,6 +361,7 @@ def test_what_cannot_be_is_said_so(subtests):
         (lambda: prune_2_4(np.ones(4), nan), "with 1 NaN"),
         (lambda: distill(torch.zeros(2, 4), 1.0), r"student \(2, 3\) and teacher \(2, 4\) differ"),
         (lambda: distill(torch.zeros(2, 3), 0.0), "temperature must be .* above 0, got 0.0"),
+        (lambda: distill(torch.zeros(2, 3), math.inf), "temperature must be a finite .* got inf"),
     ]:
         with subtests.test(message), pytest.raises(ValueError, match=message):
             call()
