@@ -348,7 +348,7 @@ def test_four_tokens_are_drafted_by_default_however_unsure():
 def test_a_draft_stops_only_below_the_confidence():
     coin = Table(0)  # heads or tails: 1/2 to the last bit, since the rest underflows
     coin.logits = np.where(np.arange(5) < 2, 0.0, np.full((5, 5, 5), -1000.0))
-    for sure, drafted in ((0.5, 4), (np.nextafter(0.5, 1), 1)):
+    for sure, drafted in ((0.5, 4), (np.nextafter(0.5, 1), 1), (1.0, 1)):
         for temperature in (0.0, 1.0):
             params = SamplingParams(temperature, max_tokens=9, seed=1)
             got = speculative_generate(Table(1), coin, [1], params, 4, min_confidence=sure)
