@@ -90,6 +90,13 @@ class Largest(TorchDispatchMode):
         return out
 
 
+def test_all_is_computed_on_the_device_of_the_tensors():
+    """On PyTorch's device without memory: a tensor made elsewhere would not fit the others."""
+    q, k = torch.zeros(1, 4, 5, 8, device="meta"), torch.zeros(1, 2, 9, 8, device="meta")
+    assert flash_torch.flash_attention(q, k, k, block_q=2, block_k=4, causal=True).is_meta
+    assert flash_torch.split_kv_attention(q, k, k, 3, causal=True).is_meta
+
+
 def test_no_scores_of_all_queries_and_keys_are_ever_held():
     """The largest tensor is the input, or a block of scores; softmax by hand has T × S."""
     t = 2048

@@ -140,7 +140,10 @@ def test_expect_accepts_equal_values_of_plain_types(got, expected):
         (np.ones(3).view(AlwaysEqualArray), np.ones(3), "an object of type AlwaysEqualArray"),
         (np.array([object()]), [1.0], "x: got an object of type object"),
         (np.ones(1, dtype=complex), [1.0], "x: got an array of complex128"),
-        (b"a", "a", "x: got an object of type bytes"),
+        (1, "a", "x: got 1, expected a text"),
+        (1, [1], "x: got 1, expected a sequence"),
+        (1, None, "x: got 1, expected None"),
+        (b"a", "a", "bytes, expected a number, a text, or a list or an array of them"),
     ],
 )
 def test_expect_says_what_differs(got, expected, words):
