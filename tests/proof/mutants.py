@@ -129,7 +129,9 @@ def own_tests(module: str) -> list[str]:
         return max(found, key=lambda m: (m in folders, len(m)), default="")
 
     files = sorted((ROOT / "tests").rglob("test_*.py"))
-    files = [file for file in files if file.parent.name not in ("browser", "hub", "scripts")]
+    files = [
+        file for file in files if file.parent.name not in ("alone", "browser", "hub", "scripts")
+    ]
     files = [file for file in files if owner(file) == package]
     named = [file for file in files if f"{file.stem}_".startswith(f"test_{part}_")]
     return [str(file.relative_to(ROOT)) for file in named or files]

@@ -269,7 +269,7 @@ def test_bad_arguments_are_named(subtests):
         (lambda: linear_attention(x, x, x, chunk=0), "chunk .* at least 1, got 0"),
         (lambda: linear_attention(x, ones(1, 1, 2, 4), x), "q .* k"),
         (lambda: linear_attention(x, x, ones(1, 1, 3, 3)), r"v \(1, 1, 3, 3\)"),
-        (lambda: gated_delta(x, x, x, share, share, "parallel"), "form"),
+        (lambda: gated_delta(x, x, x, share, share, "parallel"), "^form must"),
         (lambda: gated_delta(x, x, x, ones(1, 1, 3), share), "^beta"),
         (lambda: gated_delta(x, x, x, share, ones(1, 1)), "^decay"),
         (lambda: gated_delta(x, x, x, share, share, chunk=0), "^chunk .* at least 1, got 0"),
@@ -279,7 +279,7 @@ def test_bad_arguments_are_named(subtests):
         ],
         (lambda: ssm(ones(3), ones(2), ones(2), ones(3), 0.0), r"C \(3,\)"),
         (lambda: ssm(np.float64(1), ones(2), ones(2), ones(2), 0.0), r"x must be real, \(…, T\)"),
-        (lambda: ssm(ones(3), ones(2), ones(2), ones(2), 0.0, "chunked"), "form"),
+        (lambda: ssm(ones(3), ones(2), ones(2), ones(2), 0.0, "chunked"), "^form must"),
         *[
             (lambda step=step: discretize(ones(2), ones(2), step), f"step_s .* got {step}")
             for step in (0.0, -1.0, np.inf, np.nan)

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from browser.visit import FRONT, Visit, pages_with, settle
 from firsttoken.appendix.interview import QUESTIONS, Choice, Number
 from firsttoken.live import assets
-from served import ExactModel, Served
+from server.served import ExactModel, Served
 
 PYTHON_MS = 300_000  # until Python runs in the browser
 SAME = """html => {

@@ -25,8 +25,8 @@ from firsttoken.models.chat import ChatTemplate, render_chat
 from firsttoken.models.protocols import Model
 from firsttoken.models.tokenizer import Tokenizer
 from firsttoken.sampling import SamplingParams
-from served import NAME
-from test_server_faults import raw
+from server.served import NAME
+from server.test_faults import raw
 
 # Rounding may decide between two tokens whose logits are as close as this.
 CLOSE = 1e-2

@@ -40,7 +40,7 @@ from firsttoken.server.options import make_engine, parser, tokenizer_of
 from firsttoken.speculative import acceptance_by_position
 from proof.alone.siege_clients import Case, Siege, greedy_cases
 from proof.server.test_server_processes import gone, start
-from served import NAME, eventually
+from server.served import NAME, eventually
 
 SIEGE_S = float(os.environ.get("FIRSTTOKEN_SIEGE_S", "15"))
 MAX_BATCH, N_BLOCKS, BLOCK_SIZE, BUDGET, GAMMA = 16, 96, 16, 256, 4

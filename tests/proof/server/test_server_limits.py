@@ -11,8 +11,8 @@ import openai
 from firsttoken.generate import generate
 from firsttoken.sampling import SamplingParams
 from firsttoken.server.app import ServerSettings
-from served import NAME, WORDS, ExactModel, Served, eventually
-from test_server_faults import LONG, answers, raw
+from server.served import NAME, WORDS, ExactModel, Served, eventually
+from server.test_faults import LONG, answers, raw
 
 HEAD = b"POST /v1/comp"
 SLOW = LONG | {"max_tokens": 60}  # longer than the limit, at a tenth of a second a step

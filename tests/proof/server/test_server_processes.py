@@ -15,8 +15,8 @@ import pytest
 
 from firsttoken.models.llama import load_model
 from firsttoken.models.lora import Adapter, save_adapter
-from served import NAME, ExactModel, Served, eventually
-from test_server_faults import LONG, SLOW_S, fail_all
+from server.served import NAME, ExactModel, Served, eventually
+from server.test_faults import LONG, SLOW_S, fail_all
 
 
 def start(*options: str, **more) -> tuple[subprocess.Popen, str]:

@@ -32,7 +32,7 @@ from firsttoken.server.app import ServerSettings
 from firsttoken.server.errors import ApiError
 from firsttoken.server.schema import ChatRequest, CompletionRequest
 from firsttoken.server.translation import Translator, ignored, parse
-from served import NAME, WORDS, ExactModel, Served, eventually
+from server.served import NAME, WORDS, ExactModel, Served, eventually
 
 
 class Thing(pydantic.BaseModel):
@@ -550,7 +550,7 @@ def test_what_the_clients_types_allow_is_taken_or_refused_by_name(asked, simple)
 
 
 def test_chapter_17_says_what_becomes_of_each_field():
-    notebook = Path(__file__).parents[1] / "notebooks" / "17_engine.ipynb"
+    notebook = Path(__file__).parents[2] / "notebooks" / "17_engine.ipynb"
     cells = {c["id"]: "".join(c["source"]) for c in json.loads(notebook.read_text())["cells"]}
     rows = {
         line.split("|")[1].strip(): re.findall("`(\\w+)`", line)

@@ -19,7 +19,7 @@ from firsttoken.server.json_schema import literal, schema_regex
 from firsttoken.server.schema import ChatRequest, CompletionRequest
 from firsttoken.server.text import HeldText
 from firsttoken.server.translation import Translator, parse
-from served import NAME, WORDS, ExactModel
+from server.served import NAME, WORDS, ExactModel
 
 MODEL = ExactModel()
 

@@ -35,8 +35,8 @@ from firsttoken.server.messages import (
 )
 from firsttoken.server.options import PaddedEngine, parser
 from firsttoken.server.options import make_engine as make_served
-from served import WORDS, ExactModel, Served, engine_thread, eventually, make_engine
-from test_server_faults import LONG, SLOW_S
+from server.served import WORDS, ExactModel, Served, engine_thread, eventually, make_engine
+from server.test_faults import LONG, SLOW_S
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
 

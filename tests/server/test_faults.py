@@ -22,7 +22,7 @@ from firsttoken.server.app import ServerSettings
 from firsttoken.server.engine_client import EngineClient, EngineDown, Flight
 from firsttoken.server.messages import Ask
 from firsttoken.server.protocol import MAX_HEAD_BYTES
-from served import NAME, WORDS, ExactModel, Served, engine_thread, eventually, make_engine
+from server.served import NAME, WORDS, ExactModel, Served, engine_thread, eventually, make_engine
 
 SLOW_S = 0.05  # a long answer takes 20 s: a test that wants its end lets the model go on faster
 LONG = {"prompt": "a", "max_tokens": 400, "temperature": 0, "ignore_eos": True}
