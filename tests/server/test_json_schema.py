@@ -226,6 +226,8 @@ def test_what_the_schema_accepts_is_let_through(data):
         ({"type": "integer", "enum": ["one", 1, 2.0, 2.5]}, ["1", "2.0"], ['"one"', "2.5"]),
         ({"type": "integer", "minimum": 0.5, "exclusiveMaximum": 21}, ["1", "20"], ["0", "21"]),
         ({"const": 1, "enum": [True, 1.0]}, ["1.0"], ["true"]),
+        ({"enum": ["", "a"], "minLength": 1, "maxLength": 1}, ['"a"'], ['""']),
+        ({"enum": [[], [1]], "minItems": 1, "maxItems": 1}, ["[1]"], ["[]"]),
         (
             {"type": "object", "additionalProperties": {"type": "null"}},
             ["{}", '{"k": null}'],
@@ -242,7 +244,7 @@ def test_what_the_schema_accepts_is_let_through(data):
             ['"a"'],
         ),
     ],
-    ids=range(12),
+    ids=range(14),
 )
 def test_what_forms_had_got_wrong(schema, taken, refused):
     form = Regex(schema_regex(schema))
@@ -273,4 +275,34 @@ def test_what_forms_had_got_wrong(schema, taken, refused):
 )
 def test_a_schema_costs_no_more_than_its_limit(schema):
     with pytest.raises(ValueError, match=r"too large|within each other|combinations|position"):
+        schema_regex(schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"const": [1], "items": 5}, "#/items: must be an object, got 5"),
+        ({"const": {"a": 1}, "properties": {"a": 5}}, "#/properties/a: must be an object"),
+        (
+            {"type": "object", "properties": {"a": {"type": "thing"}}},
+            "#/properties/a: type must be one of",
+        ),
+        ({"type": "object", "properties": {"a": 5}}, "#/properties/a: must be an object"),
+        ({"type": "object", "properties": 5}, "#: properties must be an object"),
+        ({"type": "object", "required": ["b"]}, "#: required must list names of properties"),
+        ({"type": "array"}, "#: an array needs items"),
+        ({"type": "array", "items": {"enum": []}}, "#/items: enum must be a list"),
+        ({"anyOf": []}, "#: anyOf must be a list"),
+        ({"anyOf": [{"$ref": "#/$defs/b"}]}, "#/anyOf/0: .*not among the definitions"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "leads back to itself"),
+        ({"type": "string", "minLength": -1}, "#: minLength must be a whole number from 0 on"),
+        ({"type": "string", "pattern": "a", "maxLength": 3}, "#: pattern beside minLength or max"),
+        ({"type": "string", "pattern": 5}, "#: pattern must be a string"),
+        ({"type": "integer", "minimum": "a"}, "#: minimum must be a number"),
+        ({"type": "integer", "minimum": 2, "maximum": 1}, "no value is allowed by all"),
+    ],
+    ids=range(16),
+)
+def test_an_error_says_where_in_the_schema_what_is_wrong(schema, message):
+    with pytest.raises(ValueError, match=message):
         schema_regex(schema)

@@ -263,6 +263,12 @@ def test_a_tokenizer_of_another_size_is_refused():
             PaddedEngine(other, n_blocks=64, tokenizer=WORDS)
 
 
+def test_the_key_may_stand_in_the_environment(monkeypatch):
+    monkeypatch.setenv("FIRSTTOKEN_API_KEY", "from the environment")
+    assert parser().parse_args([]).api_key == "from the environment"
+    assert parser().parse_args(["--api-key", "given"]).api_key == "given"
+
+
 def test_a_checkpoint_is_served_with_its_own_tokenizer_and_its_own_end(tmp_path):
     shutil.copytree(data_path("model/draft"), tmp_path / "model")
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -270,8 +276,9 @@ def test_a_checkpoint_is_served_with_its_own_tokenizer_and_its_own_end(tmp_path)
     (tmp_path / "model" / "generation_config.json").write_text("{}")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"eos_token_id": None}))
-    engine = make_served(parser().parse_args(["--model", str(tmp_path / "model")]))
+    model = str(tmp_path / "model")
+    engine = make_served(parser().parse_args(["--model", model, "--draft", model]))
     assert engine.model.eos_ids == (0,)
     (tmp_path / "model" / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match="is not a tokenizer"):
-        make_served(parser().parse_args(["--model", str(tmp_path / "model")]))
+        make_served(parser().parse_args(["--model", model]))
