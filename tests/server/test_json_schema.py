@@ -227,6 +227,12 @@ def test_what_the_schema_accepts_is_let_through(data):
         ({"type": "integer", "minimum": 0.5, "exclusiveMaximum": 21}, ["1", "20"], ["0", "21"]),
         ({"const": 1, "enum": [True, 1.0]}, ["1.0"], ["true"]),
         ({"enum": ["", "a"], "minLength": 1, "maxLength": 1}, ['"a"'], ['""']),
+        (
+            {"enum": [{"a": 1}, {"a": "x"}], "properties": {"a": {"type": "string"}}},
+            ['{"a": "x"}'],
+            ['{"a": 1}'],
+        ),
+        ({"enum": [{}, {"a": 1}], "additionalProperties": False}, ["{}"], ['{"a": 1}']),
         ({"enum": [[], [1]], "minItems": 1, "maxItems": 1}, ["[1]"], ["[]"]),
         (
             {"type": "object", "additionalProperties": {"type": "null"}},
@@ -244,7 +250,7 @@ def test_what_the_schema_accepts_is_let_through(data):
             ['"a"'],
         ),
     ],
-    ids=range(14),
+    ids=range(16),
 )
 def test_what_forms_had_got_wrong(schema, taken, refused):
     form = Regex(schema_regex(schema))
