@@ -375,6 +375,7 @@ def test_a_layout_is_one_device_unless_it_says_more():
     [
         (lambda: pipeline_bubble(0, 1), "n_stages"),
         (lambda: pipeline_timeline([], 1), "stage_s"),
+        (lambda: pipeline_timeline([1], 0), "^n_microbatches"),
         (lambda: pipeline_timeline([1], 1, math.nan), "hop_s"),
         (lambda: pipeline_step_s([1, -1], 1), "stage_s"),
         (lambda: pipeline_bytes(-1, 2), "n_bytes"),
@@ -522,6 +523,14 @@ def test_a_wait_is_a_step_and_its_part_of_the_prompts(name, layout):
     assert found.dollars_per_million == pytest.approx(price)
     parts = {"compute": one.compute_s, "bandwidth": one.bandwidth_s, "link": one.link_s}
     assert parts[found.bound] == max(parts.values())
+
+
+def test_a_device_that_computes_slowly_is_bound_by_that():
+    quick = ACCELERATORS["H200-SXM"]
+    slow = dataclasses.replace(quick, peak_flops={"bf16": quick.peak() / 1000})
+    for accelerator, bound in ((quick, "bandwidth"), (slow, "compute")):
+        work = dataclasses.replace(workload(output=511), accelerator=accelerator)
+        assert serve_layout(work, Layout(tensor=4)).bound == bound
 
 
 def test_formats_of_a_workload_reach_its_memory_and_its_time():
