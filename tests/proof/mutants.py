@@ -110,8 +110,9 @@ class Copy:
     def survives(self, mutant: str) -> bool:
         """Say if the tests pass in a process of its own, where it is on when it is imported."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", *PYTEST, *self.tests]
-        env = os.environ | {"PYTHONPATH": "src", "MUTANT_UNDER_TEST": mutant}
-        given = {"cwd": self.work / "mutants", "env": env, "capture_output": True}
+        place = self.work / "mutants"
+        env = os.environ | {"PYTHONPATH": str(place / "src"), "MUTANT_UNDER_TEST": mutant}
+        given = {"cwd": place, "env": env, "capture_output": True}
         try:
             return subprocess.run(command, **given, timeout=3600).returncode == 0
         except subprocess.TimeoutExpired:  # it comes to no end
