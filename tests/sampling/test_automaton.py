@@ -177,3 +177,11 @@ def test_work_is_bounded_by_the_length_and_the_states_whatever_the_pattern(patte
         assert len(str(error)) < 200
     finally:
         sys.settrace(before)
+
+
+@pytest.mark.parametrize(
+    ("anchored", "whole"),
+    [("^a$", "a"), ("^a$|^b$", "a|b"), ("^(a|b)$", "(a|b)"), ("^$|^a$", "|a")],
+)
+def test_a_search_between_anchors_is_the_whole_text(anchored, whole):
+    assert automaton.parse(anchored, search=True) == automaton.parse(whole)

@@ -23,6 +23,7 @@ from firsttoken.sampling import (
     penalize_repetition,
     softmax,
 )
+from firsttoken.sampling.logits import log_softmax
 from firsttoken.sampling.shortlist import sample
 
 # Few distinct values on purpose: ties and dropped tokens are where the rules matter.
@@ -53,6 +54,8 @@ def test_softmax_is_a_distribution_that_ignores_a_constant(z, shift):
     p = softmax(z)
     assert p.sum() == pytest.approx(1, abs=1e-12) and (p[np.isneginf(z)] == 0).all()
     np.testing.assert_allclose(softmax(z + shift), p, atol=1e-12)
+    both = np.stack([z + shift, z[::-1]])  # each row by itself
+    np.testing.assert_allclose(np.exp(log_softmax(both)), [p, p[::-1]], atol=1e-12)
 
 
 @given(logits_1d, st.floats(0.2, 1), st.floats(1, 5))
