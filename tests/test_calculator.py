@@ -13,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firsttoken.architectures import ARCHITECTURES, from_hf_config
-from firsttoken.calculator import kept_by_layers, main, plan, read_config, read_weights, what_limits
+from firsttoken.calculator import (
+    kept_by_layers,
+    main,
+    plan,
+    read_config,
+    read_weights,
+    released_weights_bytes,
+    what_limits,
+)
 from firsttoken.hardware import ACCELERATORS
 from firsttoken.kv_cache import kv_cache_bytes, state_bytes
 from firsttoken.parallel import tensor_parallel_step
@@ -246,6 +254,7 @@ def test_the_terminal_says_what_the_page_says(capsys, tmp_path):
     told = capsys.readouterr().out
     assert f"{found.max_batch:,} at this context" in told
     assert what_limits(found) in told and "fp8: 8 bits" in told
+    assert re.search(r"^Files +13.29 GB \(fp8", told, re.M)
     main([*asked, "--json"])
     answers = json.loads(capsys.readouterr().out)
     assert answers["max_batch"] == found.max_batch
@@ -258,6 +267,55 @@ def test_the_terminal_says_what_the_page_says(capsys, tmp_path):
         with pytest.raises(SystemExit):
             main(arguments)
         assert re.search(message, capsys.readouterr().err)
+
+
+# By hand: Scout caches 48 layers · 2 · 8 · 128 numbers of 2 bytes for 4 · 8,192 tokens, and a
+# million tokens cost 4 · 2.5 / 3,600 / 736e-6. Jamba caches 4 layers and 100,000 tokens, and has 28
+# states of 8,192 · 16 numbers in fp32, with the last 4 inputs of 8,192 channels in bf16.
+TERMINAL = {
+    "Llama-4-Scout --batch 4 --price 2.5 --devices 4": """\
+Model           Llama-4-Scout, 108 B parameters, 16.1 B of them active
+Layers keep     36 × a chunk of 8,192, 12 × all tokens
+Weights         215.54 GB
+Cache           6.44 GB
+Each device     55.50 GB: fits
+Largest batch   64 at this context
+Largest context 506,736 tokens at this batch
+Step            at least 5.44 ms, at most 736 tokens/s
+                A step waits for the weights to be read: 4.94 ms, against 481 µs for the cache \
+and 40.8 µs for the arithmetic.
+Prompt          at least 102 ms
+Million tokens  at least $3.78
+""",
+    "Jamba-1.5-Mini --devices 2 --context 100000": """\
+Model           Jamba-1.5-Mini, 51.6 B parameters, 11.8 B of them active
+Layers keep     28 × a state, 4 × all tokens
+Weights         103.14 GB
+Cache           1.64 GB
+States          16.52 MB
+Each device     52.40 GB: fits
+Largest batch   34 at this context
+Largest context 3,469,411 tokens at this batch
+Step            at least 3.87 ms, at most 259 tokens/s
+                A step waits for the weights to be read: 3.62 ms, against 249 µs for the cache \
+and 15.3 µs for the arithmetic.
+Prompt          at least 1.48 s
+""",
+}
+
+
+@pytest.mark.parametrize("arguments", TERMINAL)
+def test_the_terminal_line_by_line(arguments, capsys):
+    main(arguments.split())
+    assert capsys.readouterr().out == TERMINAL[arguments]
+
+
+def test_released_files_keep_what_is_no_matrix_of_a_layer_in_16_bits():
+    """Llama-3.1-8B: attention 2 · (4,096 + 1,024) and MLP 3 · 14,336 columns of 4,096, 32 times."""
+    matrices = 32 * 4096 * (2 * 4096 + 2 * 1024 + 3 * 14336)
+    kept = LLAMA_8B.n_params - matrices
+    for dtype, per_weight in (("int8", 1), ("fp8", 1), ("int4", 0.5 + 2.5 / 128), ("bf16", 2)):
+        assert released_weights_bytes(LLAMA_8B, dtype) == matrices * per_weight + 2 * kept
 
 
 def test_an_index_behind_the_config_tells_the_true_size():
