@@ -170,9 +170,7 @@ def tried(copy: Copy, options: argparse.Namespace, equivalent: list[dict]) -> tu
             change = copy.change(mutant)
             if any(change.items() <= each.items() for each in equivalent):
                 continue
-            # Functions that run on import alone: the tests start after that.
-            killed = outcomes[mutant] == "no tests" and not copy.survives(mutant)
-            if not killed:
+            if not (killed := not copy.survives(mutant)):
                 print(f"{mutant}\n  - {change['old']}\n  + {change['new']}", flush=True)
             elif not copy.sound:
                 sys.exit(f"the tests of {copy.module} fail without a mutant, too: {copy.work}")
