@@ -64,6 +64,13 @@ def defaults_of(kind: str) -> dict[str, Any]:
     )
 
 
+def keys_of(kind: str) -> set[str]:
+    """Return all names that a type's config may be asked by."""
+    config = CONFIG_MAPPING[kind]
+    fields = {field.name for field in dataclasses.fields(config)}
+    return fields | set(config.attribute_map) | set(config.attribute_map.values())
+
+
 def look_at(kind: str) -> dict[str, Any]:
     """Return what a type's model has and keeps; "kept" is missing for caches of an own kind."""
     model = built(kind)
@@ -97,7 +104,9 @@ def main() -> None:
             types[kind] = look_at(kind)
         except Exception as error:  # whatever keeps transformers from building it
             not_built[kind] = f"{type(error).__name__}: {str(error).strip()[:100]}"
-    write(LOOK, types=types, not_built=not_built)
+    known = sorted(kind for kind in FAMILIES if kind in CONFIG_MAPPING)
+    keys = sorted(set.union(*map(keys_of, known)))
+    write(LOOK, types=types, not_built=not_built, keys={"of any type": keys})
 
 
 if __name__ == "__main__":

@@ -6,12 +6,13 @@ against the models themselves, and changes one key after another.
 
 import itertools
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from firsttoken.architectures import Architecture, from_hf_config
-from firsttoken.architectures.config import _defaults
+from firsttoken.architectures.config import ALIASES, Config, _defaults
 from firsttoken.architectures.families import FAMILIES
 from firsttoken.architectures.families.unknown import UNREAD
 
@@ -53,6 +54,32 @@ def test_a_type_is_read_as_transformers_builds_it(kind):
         assert arch.n_params >= arch.n_active_params
     if "kept" in look and kind not in OTHER_CACHES:
         assert kept(arch) == look["kept"]
+
+
+# What published configs have, and no class of transformers.
+PUBLISHED = """
+    _name_or_path model_type per_layer_config rope_theta
+    attn_res_block_size attn_type_list block_ff_dim compress_rate_csa compress_rate_hca
+    compress_ratios compressed_sparse_attention dense_mlp_idx full_attention_interval
+    global_head_dim global_rope_theta heavily_compressed_attention hybrid_override_pattern
+    index_skip_topk_offset index_topk_freq index_topk_pattern kda_layers kv_n_heads
+    linear_attn_config mamba_headdim mla_use_output_gate moe_layer_freq moe_top_k
+    num_global_key_value_heads routed_expert_hidden_size router_bias sparse_attention_config
+    sparse_attention_freq sparse_block_size sparse_index_dim sparse_num_index_heads
+    sparse_topk_blocks swa_kv_lora_rank swa_q_lora_rank swa_qk_nope_head_dim swa_qk_rope_head_dim
+    swa_v_head_dim tie_embedding use_dsa use_full_rank_gate
+"""
+
+
+def test_every_key_that_a_family_asks_for_is_one_that_configs_have(monkeypatch):
+    """One that is spelt otherwise would never be there, and the reader would go by its default."""
+    asked, look_up = set(), Config.__getitem__
+    monkeypatch.setattr(Config, "__getitem__", lambda c, k: asked.add((c.type, k)) or look_up(c, k))
+    for kind in sorted(set(FAMILIES) - set(UNREAD)):
+        with suppress(ValueError):  # some types' classes leave out what is needed
+            from_hf_config({"model_type": kind, **LOOK["types"].get(kind, {}).get("needed", {})})
+    known = {*LOOK["keys"]["of any type"], *ALIASES.values(), *PUBLISHED.split()}
+    assert len(asked) > 2000 and {(kind, key) for kind, key in asked if key not in known} == set()
 
 
 @pytest.mark.parametrize("kind", UNREAD)
