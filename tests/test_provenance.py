@@ -1,5 +1,6 @@
 """provenance: the processor, the code and the load, also where nobody says."""
 
+import os
 import platform
 import re
 import subprocess
@@ -38,7 +39,8 @@ def test_instruction_sets_are_those_that_products_use(monkeypatch, tmp_path, fla
     assert provenance.instruction_sets() == said
 
 
-def test_the_commit_is_this_trees():
+def test_the_commit_is_this_trees(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # wherever a program is started
     said = provenance.commit()
     head = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
@@ -87,3 +89,28 @@ def test_a_digest_is_that_of_the_code_alone(tmp_path, old, new, changed):
     then, now = digests
     assert old in SOURCE and set(then) == {"RATE", "rate"}
     assert {name for name in then | now if then.get(name) != now.get(name)} == changed
+
+
+@pytest.mark.parametrize(("name", "comment"), [("step.js", "// as above"), ("step.wat", ";; so")])
+def test_a_file_of_another_language_counts_whole_without_its_comments(tmp_path, name, comment):
+    def digest(*lines):
+        (tmp_path / name).write_text("\n".join(lines), "utf-8")
+        return provenance.code_digest([name], tmp_path)
+
+    plain = digest("one", "two")
+    assert list(plain) == [name]
+    assert digest("  one", "", comment, "two") == plain != digest("one", "three")
+
+
+def test_a_module_is_found_by_its_name_and_a_package_with_all_its_files():
+    sizes = provenance.code_digest(["kv_cache/sizes"])
+    assert "kv_cache_bytes" in sizes and "KVCache" not in sizes
+    assert sizes.items() < provenance.code_digest(["kv_cache"]).items()
+    with pytest.raises(ValueError, match="names must be of modules, .*; got 'nothing'"):
+        provenance.code_digest(["nothing"])
+
+
+@pytest.mark.skipif(not hasattr(os, "getloadavg"), reason="nobody counts here")
+def test_the_load_is_that_of_the_last_minute(monkeypatch):
+    monkeypatch.setattr(os, "getloadavg", lambda: (1.5, 2.5, 3.5))
+    assert provenance.load_average() == 1.5
