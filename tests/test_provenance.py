@@ -106,7 +106,7 @@ def test_a_module_is_found_by_its_name_and_a_package_with_all_its_files():
     sizes = provenance.code_digest(["kv_cache/sizes"])
     assert "kv_cache_bytes" in sizes and "KVCache" not in sizes
     assert sizes.items() < provenance.code_digest(["kv_cache"]).items()
-    with pytest.raises(ValueError, match="names must be of modules, .*; got 'nothing'"):
+    with pytest.raises(ValueError, match="got 'nothing'"):
         provenance.code_digest(["nothing"])
 
 
