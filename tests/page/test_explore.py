@@ -65,6 +65,13 @@ def test_live_slider_redraws_and_names_its_values(run):
     assert alt_of(picture) == f"{ALT} (slope: 5, word: b)" and ">b</text>" in picture.value
 
 
+def test_a_label_stands_in_place_of_the_name_wherever_it_shows(run):
+    labels = {"slope": "How steep"}
+    (slope, word), picture = run(draw, alt=ALT, labels=labels, slope=[1, 2], word=["a", "b"])
+    assert (slope.description, word.description) == ("How steep", "word")
+    assert alt_of(picture) == f"{ALT} (How steep: 1, word: a)"
+
+
 @settings(max_examples=6)  # each draws up to seven frames
 @given(moves=st.lists(st.tuples(st.booleans(), st.integers(0, 2)), max_size=5))
 def test_no_frame_is_stale(moves):

@@ -3,6 +3,8 @@
 import html.parser
 
 from firsttoken.page.exercises import check, hint
+from firsttoken.page.exercises.page import section_link
+from firsttoken.page.start import CHAPTERS
 
 
 class Text(html.parser.HTMLParser):
@@ -35,3 +37,11 @@ def test_a_readers_text_cannot_break_the_page():
         raise KeyError("<img src=x>")
 
     assert "<img" not in check(bad, abs, inputs=[(1,)])._repr_html_()
+
+
+def test_a_section_has_another_anchor_in_jupyterlab_than_on_the_site():
+    chapter = CHAPTERS["04_kv_cache"]
+    link = section_link(chapter, "3. Where Kèys go, and why")
+    assert 'href="04_kv_cache.ipynb#3.-Where-K%C3%A8ys-go,-and-why"' in link
+    assert 'data-page="04_kv_cache.html#where-keys-go-and-why"' in link
+    assert link.endswith(f">{chapter.label}: 3. Where Kèys go, and why</a>")
