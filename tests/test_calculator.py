@@ -310,6 +310,12 @@ def test_the_terminal_line_by_line(arguments, capsys):
     assert capsys.readouterr().out == TERMINAL[arguments]
 
 
+def test_what_does_not_fit_is_told_how_many_devices_would_do(capsys):
+    main(["Llama-3.1-70B"])
+    needed = plan(ARCHITECTURES["Llama-3.1-70B"], H100, 1, 1, 8192).min_devices
+    assert f": does not fit, on {needed} it would\n" in capsys.readouterr().out and needed > 1
+
+
 def test_released_files_keep_what_is_no_matrix_of_a_layer_in_16_bits():
     """Llama-3.1-8B: attention 2 · (4,096 + 1,024) and MLP 3 · 14,336 columns of 4,096, 32 times."""
     matrices = 32 * 4096 * (2 * 4096 + 2 * 1024 + 3 * 14336)
