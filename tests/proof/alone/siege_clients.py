@@ -13,6 +13,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -185,8 +186,8 @@ class Siege:
     """A crowd at a server's door, and all that they have met.
 
     `cases` are its greedy requests; `max_tokens` what other clients want at most; `outcomes` counts
-    what became of requests, and `first_s` and `gap_s` are what the readers of streams measured:
-    seconds to the first token, and from one to the next, as a mean.
+    what became of requests, `cuts` how connections broke, and `first_s` and `gap_s` are what the
+    readers of streams measured: seconds to the first token, and to the next, as a mean.
     """
 
     url: str
@@ -195,6 +196,7 @@ class Siege:
     seed: int = 0
     n_clients: int = 200
     outcomes: Counter[str] = field(default_factory=Counter)
+    cuts: Counter[str] = field(default_factory=Counter)
     first_s: list[float] = field(default_factory=list)
     gap_s: list[float] = field(default_factory=list)
     ends: bool = False
@@ -206,6 +208,7 @@ class Siege:
         told, or see, that the server is down.
         """
         self.outcomes.clear()
+        self.cuts.clear()
         self.first_s.clear()
         self.gap_s.clear()
         self.ends = False
@@ -251,7 +254,8 @@ class Siege:
             if manner == "bad":
                 return await self._bad(client, draw.choice(BAD))
             return await self._by_hand(manner, draw, wish)
-        except (httpx.TransportError, OSError, asyncio.IncompleteReadError):
+        except (httpx.TransportError, OSError, asyncio.IncompleteReadError) as error:
+            self.cuts[f"{manner}: {error!r}"] += 1
             return "cut"
 
     async def _whole(self, client: httpx.AsyncClient, wish: Wish) -> str:
@@ -328,10 +332,12 @@ class Siege:
         writer: asyncio.StreamWriter,
     ) -> str:
         if manner == "garbage":
-            writer.write(draw.choice(GARBAGE))
-            writer.write_eof()
-            got = await reader.read()
-            assert got == b"" or b" 400 " in got
+            # Whoever closes before having read it all resets the connection, answer and all.
+            with suppress(ConnectionResetError):
+                writer.write(draw.choice(GARBAGE))
+                writer.write_eof()
+                got = await reader.read()
+                assert got == b"" or b" 400 " in got
             return "refused"
         whole = raw(wish.fields | {"stream": draw.random() < 0.7}, wish.path)
         if manner == "leaves":
