@@ -4,7 +4,7 @@
     python scripts/report_benchmarks.py _build/bench  # writes README.md and ratios.svg there
 
 `make bench` measures everything in one go into `_build/bench/`, where no chapter looks, and then
-does the second. The picture has five of the lines; README shows one, of benchmarks/one_go/.
+does the second. The picture has five of the lines.
 """
 
 import argparse
