@@ -2,12 +2,12 @@
 
     python benchmarks/server.py          # prints tables, writes data/measured/server.json
     python benchmarks/server.py --quick  # seconds; writes nothing unless told where
-    python benchmarks/server.py --guidellm /elsewhere/bin/guidellm    # a public load generator, too
+    python benchmarks/server.py --guidellm /elsewhere/bin/guidellm    # a public load generator
 
-The server has two processes, one for HTTP and one for its engine; its clients are a third: this
-one. The engine alone runs here, with the same requests, while the server is idle; the two take
-turns. The simulator gets the costs of the engine's steps, which are measured here, too, and knows
-nothing of HTTP.
+guidellm takes part where it is on the PATH, too. The server has two processes, one for HTTP and one
+for its engine; its clients are a third: this one. The engine alone runs here, with the same
+requests, while the server is idle; the two take turns. The simulator gets the costs of the engine's
+steps, which are measured here, too, and knows nothing of HTTP.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import socket
 import statistics
 import subprocess
@@ -518,7 +519,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="default: data/measured/server.json")
     parser.add_argument("--quick", action="store_true", help="few and short")
-    parser.add_argument("--guidellm", help="the program, where it is installed")
+    parser.add_argument(
+        "--guidellm",
+        default=shutil.which("guidellm"),
+        help="the program (default: where it is installed)",
+    )
     options = parser.parse_args()
     sizes = {
         "n_requests": N_REQUESTS,
