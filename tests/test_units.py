@@ -1,5 +1,7 @@
 """units: figures that the whole book divides by."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,15 +43,27 @@ def test_gb_and_gib_differ():
     assert format_bytes(1536, "B") == "1,536 B"
 
 
+def test_each_unit_is_a_power():
+    for base, units in (
+        (1000, ["B", "kB", "MB", "GB", "TB"]),
+        (1024, ["B", "KiB", "MiB", "GiB", "TiB"]),
+    ):
+        for power, unit in enumerate(units):
+            assert (
+                format_bytes(5 * base**power, unit, 9)
+                == ("5" if unit == "B" else "5.000000000") + f" {unit}"
+            )
+
+
 def test_times_and_counts():
     for seconds, text in [
         *[(0, "0.00 s"), (1, "1.00 s"), (0.0237964, "23.8 ms"), (4e-9, "4.00 ns")],
-        (1234.5, "1,234 s"),
+        *[(1234.5, "1,234 s"), (-0.008, "-8.00 ms"), (5e-10, "0.50 ns"), (1e-6, "1.00 µs")],
     ]:
         assert format_time(seconds) == text
     for n, text in [
         *[(0, "0"), (999, "999"), (1000, "1.00 K"), (1_000_000, "1.00 M")],
-        *[(13_015_864_320, "13.0 B"), (671e9, "671 B"), (2e12, "2.00 T")],
+        *[(13_015_864_320, "13.0 B"), (671e9, "671 B"), (2e12, "2.00 T"), (-32_000, "-32.0 K")],
     ]:
         assert format_count(n) == text
 
@@ -59,3 +73,10 @@ def test_a_formatted_time_reads_back_within_its_digits(seconds):
     number, unit = format_time(seconds, digits=4).split()
     scale = {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
     assert float(number.replace(",", "")) * scale == pytest.approx(seconds, rel=5.1e-4)
+
+
+@given(value=st.floats(1, 999.4), digits=st.integers(3, 6))
+def test_a_number_has_as_many_digits_as_were_asked_for(value, digits):
+    """Also just below a power of ten: 9.999 is 10.0."""
+    for text in format_time(value, digits), format_count(1e3 * value, digits):
+        assert len(re.findall(r"\d", text)) == digits, text

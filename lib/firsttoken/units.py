@@ -85,5 +85,6 @@ _SIZES = MappingProxyType(
 
 def _significant(value: float, digits: int) -> str:
     """Return `value` with `digits` significant digits, trailing zeros kept, no exponent."""
-    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 1
+    rounded = float(f"{abs(value):.{digits - 1}e}")  # 9.999 has two digits before the point
+    whole = len(str(int(rounded)))
     return f"{value:,.{max(0, digits - whole)}f}"
