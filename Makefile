@@ -221,6 +221,8 @@ similarity: .venv/classroom ## show similar code of different students (COURSE=~
 	@$(PY) classroom/similarity.py "$(COURSE)"
 
 bench: .venv/test .venv/smollm2 ## compare speed with other programs (an hour and a half; wants a quiet machine)
+	@command -v "$${CHROMIUM:-chromium}" >/dev/null || \
+	$(call fail,no chromium found to measure a page in. Install it or set CHROMIUM to its path.)
 	@mkdir -p _build/bench
 	@for program in benchmarks/*.py scripts/measure_engine.py; do \
 		name=$$(basename $$program .py); out=_build/bench/$${name#measure_}.json; \

@@ -18,6 +18,7 @@ import importlib.util
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -290,7 +291,9 @@ def main() -> None:
     real = assets.real_file()
     texts = {"target": "heldout.txt", "draft": "heldout.txt"}
     texts |= {"smollm2": "heldout_english.txt"} if real else {}
-    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    chromium = shutil.which(os.environ.get("CHROMIUM") or "chromium")
+    if chromium is None:
+        sys.exit("benchmarks/page.py: no chromium found; install it or set CHROMIUM to its path.")
     results: dict[str, Any] = {"tokens_per_s_of_texts": {}}
     with (
         tempfile.TemporaryDirectory() as folder,
