@@ -3,9 +3,9 @@
     PYTHONPATH=tests python scripts/read_transformers.py
 
 writes lib/firsttoken/architectures/defaults.json, what a config.json may leave out, and
-tests/transformers_models.json, the parameters and the caches of each type by its defaults. Run it
-when the pin of transformers moves; tests/proof/test_transformers_models.py then says which family
-is read wrongly.
+tests/architectures/transformers_models.json, the parameters and the caches of each type by its
+defaults. Run it when the pin of transformers moves; test_transformers_models.py of the proof then
+says which family is read wrongly.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ from typing import Any
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from architectures.transformers_models import NEEDED, built, kept, n_params
 from firsttoken.architectures.families import FAMILIES
 from firsttoken.architectures.families.unknown import NO_DECODERS
-from transformers_models import NEEDED, built, kept, n_params
 
 ROOT = Path(__file__).parents[1]
 DEFAULTS = ROOT / "lib/firsttoken/architectures/defaults.json"
-LOOK = ROOT / "tests/transformers_models.json"
+LOOK = ROOT / "tests/architectures/transformers_models.json"
 # What no size follows from.
 IDLE = re.compile(
     r"_token_id$|_token_ids?$|dropout|pdrop|^initializer|init_std|_act$|activation|use_cache|_eps|epsilon|"

@@ -1,7 +1,7 @@
 """Released models that people run, read from the config.json of their makers.
 
 released.json holds a model a line: its config, the file that it was read in, and the numbers that
-its makers publish, against which `tests/test_architectures_released.py` holds what is read.
+its makers publish, against which `tests/architectures/test_released.py` holds what is read.
 """
 
 import json

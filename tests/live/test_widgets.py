@@ -157,7 +157,7 @@ def test_a_view_stands_right_below_its_sentence():
     calls = tuple(f"live.{name}(" for name in live.__all__ if name != "View")
     found = [
         (before, cell)
-        for path in (Path(__file__).parents[1] / "notebooks").glob("*.ipynb")
+        for path in (Path(__file__).parents[2] / "notebooks").glob("*.ipynb")
         for before, cell in pairwise(nbformat.read(path, as_version=4).cells)
         if cell.cell_type == "code" and any(call in cell.source for call in calls)
     ]

@@ -1,6 +1,6 @@
 """families: every type that transformers builds, against what a stored look at it found.
 
-`scripts/read_transformers.py` takes that look; tests/proof/test_transformers_models.py holds it
+`scripts/read_transformers.py` takes that look; test_transformers_models.py of the proof holds it
 against the models themselves, and changes one key after another.
 """
 
@@ -21,7 +21,7 @@ N_TOKENS = 9
 
 
 def kept(arch: Architecture) -> list[list[int]]:
-    """Return what layers hold after nine tokens: see tests/transformers_models.py."""
+    """Return what layers hold after nine tokens: see tests/architectures/transformers_models.py."""
     found = []
     for layer in arch.layers:
         window = layer.attention.window if layer.attention else None

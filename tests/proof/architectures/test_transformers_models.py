@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from architectures.test_families import LOOK, REFUSED
+from architectures.transformers_models import NEEDED, built, changed, kept, n_params, text_type
 from firsttoken.architectures import from_hf_config
 from firsttoken.architectures.config import _defaults
-from test_architectures_families import LOOK, REFUSED
-from transformers_models import NEEDED, built, changed, kept, n_params, text_type
 
 
 @pytest.mark.parametrize("kind", LOOK["types"])
