@@ -1,11 +1,13 @@
 """Appendix A: every check finds the fault that is there, and no other.
 
 So that no cause is only words, the causes that the code can name are read from its source and
-compared with those that the appendix (SHOWN) and the cases here (CASES) make it find.
+compared with those that the appendix and the cases here (CASES) make it find. findings.json has
+each finding as it is told: a sentence that changes is changed there, too.
 """
 
 import ast
 import inspect
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +17,7 @@ from pathlib import Path
 
 import nbformat
 import numpy as np
+import pytest
 from site_pages import heading_anchor
 
 from firsttoken.appendix import debugging as d
@@ -41,6 +44,7 @@ from firsttoken.sampling import (
 )
 
 ROOT = Path(__file__).parents[2]
+TOLD = json.loads(Path(__file__).with_name("findings.json").read_text("utf-8"))
 LLAMA_8B, LLAMA_70B = ARCHITECTURES["Llama-3.1-8B"], ARCHITECTURES["Llama-3.1-70B"]
 H100 = ACCELERATORS["H100-SXM"]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24)
@@ -295,45 +299,8 @@ def on_the_way(change: Callable, sent=tuple(0.5 + 0.05 * i for i in range(40))):
     return lambda: d.why_the_stream_comes_at_once(client, server)
 
 
-# What each section of the appendix shows beside something healthy.
-SHOWN = {
-    "The text is nonsense": ["cache or positions", "position"],
-    "Good at first and lost in long prompts": ["within the context", "beyond the context"],
-    "Tokens repeat": ["cache", "greedy choice"],
-    "The answer never stops": ["end ignored", "end unknown"],
-    "The stop string shows in the stream": ["not held back"],
-    "Broken characters": ["decoded one by one", "cut inside a character"],
-    "JSON is cut off": ["max_tokens", "blanks"],
-    "Worse answers than elsewhere from the same prompt": ["doubled beginning", "mark as text"],
-    "An answer to somebody else": ["key without what stands before"],
-    "The first token is slow": ["queue", "prompt", "overhead"],
-    "The second request is slow": ["queue", "another beginning", "prefix not reused"],
-    "Only the first request is slow": ["start", "new shape"],
-    "Tokens come slowly": ["overhead", "weights", "cache"],
-    "Gaps in the stream": ["prompt in one piece"],
-    "p99 is ten times p50": ["queue", "long answers"],
-    "Speculation made it slower": ["checks are not free"],
-    "The prefix cache never hits": ["another beginning", "switched off"],
-    "It does not start for lack of memory": ["context too long", "share too small", "weights"],
-    "Out of memory at 70 percent": ["reservation", "one long pass", "texts in flight"],
-    "The cache is four times what I calculated": ["query heads kept", "another format"],
-    "The log says preempted": ["too many places", "pool too small"],
-    "A restart helps for an hour": ["blocks leak", "line grows"],
-    "Fine alone and slow with 50 users": ["overload", "too little room", "mixture of lengths"],
-    "Throughput is flat while the GPU is 30 percent busy": ["places", "blocks", "clients"],
-    "A larger batch does not help": ["cache", "arithmetic", "does not fit"],
-    "More cards do not help": ["link", "load"],
-    "Different answers at temperature 0": ["rounding", "no rounding"],
-    "The seed does not help": ["random numbers shared", "seed not used"],
-    "The same settings give other texts elsewhere": ["temperature last"],
-    "It avoids the words of my prompt": ["penalties count the prompt"],
-    "Answers change after quantisation": ["broken codes or scales", "too few bits", "one layer"],
-    "The adapter does nothing": ["not applied", "factor alpha / r left out"],
-    "Log probabilities do not agree": ["after the settings"],
-    "The benchmark is better than what users see": ["prompts counted", "padding counted"],
-    "The stream comes all at once": ["held on the way", "network"],
-}
-# What a check can find beyond that, each in something that is broken in that way alone.
+# What a check can find beyond what the appendix shows, each in something that is broken in that way
+# alone.
 CASES: dict[str, dict[Callable, str]] = {
     "why_nonsense": {
         nonsense(broken.WithoutMask): "mask",
@@ -445,12 +412,65 @@ CASES: dict[str, dict[Callable, str]] = {
 }
 
 
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+
+
+def assert_told(found, text: str) -> None:
+    """Word by word the same; the last digit of a number hangs on how a machine adds up."""
+    assert NUMBER.sub("#", str(found)) == NUMBER.sub("#", text), (str(found), text)
+    said, stored = (
+        [float(n.replace(",", "")) for n in NUMBER.findall(t)] for t in (str(found), text)
+    )
+    assert said == pytest.approx(stored, rel=0.1, abs=1e-4), (str(found), text)
+
+
 def test_every_check_convicts_exactly_the_right_one(subtests):
     for name, cases in CASES.items():
-        for i, (case, cause) in enumerate(cases.items()):
+        told = zip(cases.items(), TOLD["cases"][name], strict=True)
+        for i, ((case, cause), text) in enumerate(told):
             with subtests.test(f"{name}, {cause}, {i}"):
                 found = case()
                 assert found.cause == cause, found
+                assert_told(found, text)
+
+
+def load(running=0.0, waiting=0.0, cache_share=0.0, busy=0.0):
+    return d.why_the_card_is_idle(d.Load(running, waiting, 100, cache_share, busy))
+
+
+def test_limits_belong_to_the_side_that_the_docstrings_say():
+    assert load(busy=0.8).cause == "healthy"
+    assert load(running=95, waiting=1).cause == "places"
+    assert load(running=50, waiting=1, cache_share=0.9).cause == "blocks"
+    assert load(running=25).cause == "clients"
+    assert load(running=25, waiting=1).cause == load(running=26).cause == "host"
+    many = later(d.why_many_users_slow_it_down, service_s=2.0, places=48)
+    assert many(rate=24)().cause == "overload"
+    # Erlang's queue of one place: half of ρ / (1 - ρ) services, here the tenth that counts as none.
+    one = later(d.why_many_users_slow_it_down, service_s=1.0)
+    assert one(rate=0.2 / 1.2 - 1e-9)().cause == "healthy"
+    assert one(rate=0.2 / 1.2 + 1e-9)().cause == "too little room"
+    # A gap up to three times the usual one is none.
+    at = np.cumsum([1.0, 1.0, 1.0, 3.0, 1.0])
+    assert d.why_the_stream_has_gaps(d.Stream(at)).cause == "healthy"
+    assert d.why_the_stream_has_gaps(d.Stream(at, [(6.0, 9)]), 2.9).cause == "prompt in one piece"
+    assert d.why_the_stream_has_gaps(d.Stream(at, [(3.0, 9)]), 2.9).cause == "outside the engine"
+    assert d.why_the_stream_has_gaps(d.Stream(at, (), [3.0]), 2.9).cause == "preempted"
+    assert d.why_the_stream_has_gaps(d.Stream(at, (), [6.0]), 2.9).cause == "outside the engine"
+    weights = 2.0 * LLAMA_8B.n_params
+    full = later(d.why_memory_runs_out, LLAMA_8B, lengths=[1000])
+    held = weights + kv_cache_bytes(LLAMA_8B, 1000)
+    assert full(memory_bytes=held)().cause == "healthy"
+    assert full(memory_bytes=held - 1)().cause == "texts in flight"
+    assert full(memory_bytes=weights)().cause == "texts in flight"
+    assert full(memory_bytes=weights - 1)().cause == "weights"
+    blocks = later(d.why_requests_are_preempted, block_size=16, lengths=[160], max_batch=4)
+    assert blocks(n_blocks=40)().cause == "healthy"
+    assert blocks(n_blocks=39)().cause == "too many places"
+    beside = blocks(n_blocks=39, bytes_per_token=10.0)
+    assert beside(free_bytes=160.0).cause == "pool too small"
+    assert beside(free_bytes=159.0).cause == "too many places"
+    assert d.why_speculation_is_slower(0.5, 1, 0.5).cause == "healthy"  # 1.5 tokens in 1.5 steps
 
 
 def causes_named(function: Callable) -> set[str]:
@@ -465,7 +485,8 @@ def causes_named(function: Callable) -> set[str]:
 
 def test_no_cause_is_only_words():
     """Whatever a check can say, something broken makes it say, here or in the appendix."""
-    shown = {cause for causes in SHOWN.values() for cause in causes}
+    told = [text for texts in TOLD["sections"].values() for text in texts.values()]
+    shown = {text.partition(": ")[0] for text in told}
     for name in d.__all__:
         if name.startswith("why_"):
             assert causes_named(getattr(d, name)) <= shown | set(CASES.get(name, {}).values()), name
@@ -520,10 +541,11 @@ def test_each_section_runs_alone_and_shows_its_fault(subtests, monkeypatch):
             assert "yours" in "".join(cells)  # room for numbers of one's own
             shown = [result(source, names) for source in cells][-1].findings
             assert shown["healthy"].cause == "healthy", shown
-            judged = {name: found.cause for name, found in shown.items()}
-            assert [judged[name] for name in judged if name not in ("healthy", "yours")] == SHOWN[
-                heading
-            ]
+            told = TOLD["sections"][heading]
+            assert [name for name in shown if name != "yours"] == list(told)
+            for name, text in told.items():
+                assert name == "healthy" or not text.startswith("healthy"), text
+                assert_told(shown[name], text)
 
 
 def test_table_leads_to_every_section_and_nowhere_else():
@@ -533,6 +555,7 @@ def test_table_leads_to_every_section_and_nowhere_else():
     assert [text for text, _, _ in rows] == HEADINGS
     assert [anchor for _, anchor, _ in rows] == [heading_anchor(h) for h in HEADINGS]
     assert len(set(HEADINGS)) == len(HEADINGS)
+    assert list(TOLD["sections"]) == HEADINGS
 
 
 def test_every_check_stands_in_the_appendix():
