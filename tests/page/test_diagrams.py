@@ -1,5 +1,14 @@
+"""diagrams: what the pictures say, that nothing touches, and that they stay as they are.
+
+    PYTHONPATH=tests python tests/page/test_diagrams.py
+
+writes diagrams.json anew, when a picture has been changed and looked at.
+"""
+
 import itertools
+import json
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +32,7 @@ SHAPES += [ARCHITECTURES[name] for name in LARGE]
 SMALL = [[1, 0], [0, 1], [1, 1]], [1, 1], [[8, 0], [0, 4], [2, 2]]
 WIDE = np.full((5, 2), -12345.67), [0.07, -0.06], np.full((5, 2), -999_999.9)
 RAGGED = [(4, 0), (3, 3), (1, 7)]
+STORED = Path(__file__).with_name("diagrams.json")
 
 
 def words(fig):
@@ -68,6 +78,44 @@ def test_figures_fit_a_phone_and_are_legible():
         assert "overflow-x" not in picture  # wider ones scroll
         colours = {plots.COLORS[name] for name in ("decode", "cache")}
         assert all(colour in picture for colour in colours) and plots.COLORS["ink"] not in picture
+
+
+def drawn():
+    """Return what is on each picture, in order: its words and looks, and where it is in points."""
+    pictures = {}
+    for fig in (model_block(ODD), attention_by_hand(*SMALL), ragged_pass(RAGGED)):
+        (ax,) = fig.axes
+        what = [[t.get_text(), t.get_ha(), t.get_weight(), *t.get_family()] for t in ax.texts]
+        where = [[*t.get_position(), t.get_fontsize(), t.get_zorder()] for t in ax.texts]
+        for shape in [*ax.patches, *ax.lines]:
+            path = shape.get_path()
+            if isinstance(shape, Rectangle | Circle):
+                path = path.transformed(shape.get_patch_transform())
+            colours = (
+                [shape.get_color()] * 2
+                if shape in ax.lines
+                else [shape.get_facecolor(), shape.get_edgecolor()]
+            )
+            what.append(
+                [
+                    type(shape).__name__,
+                    *(to_hex(c, keep_alpha=True) for c in colours),
+                    shape.get_linestyle(),
+                ]
+            )
+            where.append([*path.get_extents().extents, shape.get_linewidth(), shape.get_zorder()])
+        pictures[words(fig)[0]] = {
+            "what": what,
+            "where": [round(float(n), 1) for place in where for n in place],
+        }
+    return pictures
+
+
+def test_pictures_are_as_they_were_looked_at():
+    stored = json.loads(STORED.read_text("utf-8"))
+    for name, picture in drawn().items():
+        assert picture["what"] == stored[name]["what"]
+        np.testing.assert_allclose(picture["where"], stored[name]["where"], atol=0.15)
 
 
 def test_a_size_changes_its_texts_and_no_others():
@@ -174,3 +222,7 @@ def test_a_square_is_a_look_of_the_library_s_own_mask(sequences):
     rows = [p for p in fig.axes[0].patches if isinstance(p, Rectangle) and p.get_width() == 52]
     assert len(rows) == sum(new for new, _ in sequences)
     assert f"{len(rows)} rows, one product" in words(fig)
+
+
+if __name__ == "__main__":
+    STORED.write_text(json.dumps(drawn(), ensure_ascii=False) + "\n", "utf-8")
