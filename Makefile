@@ -224,10 +224,11 @@ bench: .venv/test .venv/smollm2 ## compare speed with other programs (an hour an
 	@command -v "$${CHROMIUM:-chromium}" >/dev/null || \
 	$(call fail,no chromium found to measure a page in. Install it or set CHROMIUM to its path.)
 	@mkdir -p _build/bench
-	@for program in benchmarks/*.py scripts/measure_engine.py; do \
+	@failed=; for program in benchmarks/*.py scripts/measure_engine.py; do \
 		name=$$(basename $$program .py); out=_build/bench/$${name#measure_}.json; \
-		echo "Running $$program."; PYTHONPATH=tests $(PY) $$program --out $$out || exit 1; \
-	done
+		echo "Running $$program."; PYTHONPATH=tests $(PY) $$program --out $$out || failed="$$failed $$program"; \
+	done; \
+	[ -z "$$failed" ] || $(call fail,failed:$$failed. Run each again with its --out in _build/bench and then scripts/report_benchmarks.py _build/bench)
 	@$(PY) scripts/report_benchmarks.py _build/bench
 
 clean: ## remove the site and all caches (the environment stays: rm -r .venv)

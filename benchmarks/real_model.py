@@ -9,7 +9,11 @@ and beside them the time that the weights' bytes alone take: those of a step, ov
 the same threads read an array that no cache holds, measured in the same turns.
 
 llama.cpp takes part where `llama-cpp-python` is installed. It is compiled on this machine, for this
-processor: pip install llama-cpp-python.
+processor: pip install llama-cpp-python. On a processor with AMX 0.3.36 may end in an illegal
+instruction (github.com/ggml-org/llama.cpp/pull/26954); then compile it without:
+
+    flags="-mno-amx-int8 -mno-amx-tile"
+    CMAKE_ARGS="-DCMAKE_C_FLAGS='$flags' -DCMAKE_CXX_FLAGS='$flags'" pip install llama-cpp-python
 """
 
 import argparse
