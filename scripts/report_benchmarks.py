@@ -32,8 +32,9 @@ HEAD = """\
 Times depend on the machine, ratios much less. So each line compares two programs that ran in turn
 in the same run, on the machine named. `make bench` measures all of them in one go: it takes an hour
 and a half, wants a quiet machine with Chromium for the page, and writes `_build/bench/README.md`,
-this page with a column of your own. What the chapters show is in `data/measured/`, and changes only
-when somebody runs a program of this folder by itself. A test keeps this page equal to it.
+this page with a column of your own ([one such run](one_go/README.md)). What the chapters show is in
+`data/measured/`, and changes only when somebody runs a program of this folder by itself. A test
+keeps this page equal to it.
 """
 HEAD_IN_ONE_GO = """\
 # Measured in one go
