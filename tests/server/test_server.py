@@ -14,6 +14,7 @@ from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import data_path
 from firsttoken.sampling import SamplingParams
 from firsttoken.sampling.constrained import Regex, accepts
+from firsttoken.server.answers import _encode, event
 from firsttoken.server.errors import ApiError
 from firsttoken.server.json_schema import literal, schema_regex
 from firsttoken.server.schema import ChatRequest, CompletionRequest
@@ -292,3 +293,13 @@ def test_a_chat_is_all_comments(messages):
     assert all(line.startswith("# ") for line in text.split("\n"))
     assert text.endswith("# assistant:")
     assert len(re.findall(r"^# (?:user|system): ", text, re.MULTILINE)) == len(messages)
+
+
+def test_an_event_is_one_line_however_a_client_splits_lines():
+    """The JSON is the same, and all other text goes as it is."""
+    text = "a\x85b\u2028c\u2029d\x0b\x0c\x1c\x1d\x1e\r\n naïve 🙂"
+    sent = event({"text": text}).decode()
+    line, end = sent.splitlines()
+    assert end == "" and json.loads(line.removeprefix("data: ")) == {"text": text}
+    assert "naïve 🙂" in line
+    assert _encode({"text": text}) == line.removeprefix("data: ")  # of a chunk's parts, too

@@ -25,7 +25,15 @@ FINISH_REASONS = {
 
 
 # Made once: `json.dumps` would make an encoder for each call, so for each token.
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+# A line of a stream ends in CR or LF alone. Clients that split as `str.splitlines` does, as httpx,
+# would cut an event in two at each of these; as escapes they are the same JSON.
+_LINE_ENDS = str.maketrans({end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"})
+
+
+def _encode(body: Any) -> str:
+    text = _json(body)
+    return text if text.isascii() else text.translate(_LINE_ENDS)
 
 
 class Answers:
@@ -170,6 +178,4 @@ class Answers:
 
 def event(body: dict[str, Any]) -> bytes:
     """Return a server-sent event that holds a JSON object."""
-    return (
-        b"data: " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
-    )
+    return f"data: {_encode(body)}\n\n".encode()
