@@ -210,10 +210,10 @@ def test_rollback_equals_a_fresh_start(language, choices, n, budget):
     np.testing.assert_array_equal(again[-1], before.mask())
 
 
-@pytest.mark.parametrize("n_kept", [1, 3, 1000])
-def test_languages_share_a_vocabulary_and_the_room_for_masks(monkeypatch, n_kept):
+@pytest.mark.parametrize(("room", "n_kept"), [(1, 1), (12_000, 5), (10**6, 11)])
+def test_languages_share_a_vocabulary_and_the_room_for_masks(monkeypatch, room, n_kept):
     """In turns, over the same states: each has its own masks, and no more are kept than fit."""
-    monkeypatch.setattr(constrained, "_KEPT_BYTES", n_kept * 4 * len(TOKENS))
+    monkeypatch.setattr(constrained, "_KEPT_BYTES", room)
     languages = [Regex("[a-z]{3}"), Regex("[0-9]{3}"), Json(4)]
     stored = Constraint(Regex(""), TOKENS, [0])
     shared = [stored.with_language(language) for language in languages]
@@ -222,11 +222,23 @@ def test_languages_share_a_vocabulary_and_the_room_for_masks(monkeypatch, n_kept
         for one, other in zip(shared, fresh, strict=True):
             np.testing.assert_array_equal(one.mask(), other.mask())
             np.testing.assert_array_equal(one.mask(3), other.mask(3))
-            assert len(stored._costs) <= n_kept
+            costs = stored._costs
+            held = sum(cost.nbytes for cost in costs.values())
+            assert held <= costs.n_bytes <= room or len(costs) == 1
             token = int(np.flatnonzero(one.mask())[0])
             one.advance(token)
             other.advance(token)
+    assert len(stored._costs) == n_kept
     assert stored.complete and len({mask.mask().tobytes() for mask in fresh}) > 1
+
+
+def test_a_mask_is_kept_as_what_it_allows():
+    """Thousands of narrow states take little room, however large the vocabulary."""
+    constraint = Constraint(Regex("[ab]{3}=[0-9]{2}"), [*TOKENS, *[b"~"] * 10**5], [0])
+    for text in (b"a", b"b", b"a", b"=", b"4", b"2"):
+        constraint.mask()
+        constraint.advance(TOKENS.index(text))
+    assert len(constraint._costs) == 6 and constraint._costs.n_bytes < 10_000
 
 
 def test_a_budget_is_what_the_way_byte_by_byte_needs():

@@ -7,6 +7,7 @@ tokens of a vocabulary keep a valid text possible.
 
 import copy
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ from firsttoken.sampling.automaton import automaton
 
 Array = np.ndarray
 State = Any  # hashable; each language has states of its own
-_KEPT_BYTES = 2**28  # of masks: each has a number for every token of the vocabulary
+_KEPT_BYTES = 2**28  # of masks: each has two numbers for every token that it allows
 Place = tuple[str, str, int]  # within a JSON document: open brackets, part, number
 
 
@@ -81,7 +82,7 @@ class Constraint:
                 ids, branch = branch.setdefault(byte, ([], {}))
             if text:
                 ids.append(token)
-        self._costs: dict[tuple[Language, State], Array] = {}
+        self._costs = _Costs()
         self._states: list[State] = [language.start]  # after each token; None after the last
 
     @property
@@ -101,10 +102,11 @@ class Constraint:
         tokens, the next one included, if each missing byte takes a token. A budget that suffices
         at first does so to the end.
         """
-        if self.finished:
-            return np.zeros(len(self._tokens), dtype=bool)
-        # Not <=: under an infinite budget, infinite costs stay forbidden.
-        return self._cost(self._states[-1]) < budget + 1
+        allowed = np.zeros(len(self._tokens), dtype=bool)
+        if not self.finished:
+            ids, costs = self._cost(self._states[-1])
+            allowed[ids[costs <= budget]] = True
+        return allowed
 
     def advance(self, token: int) -> None:
         """Add a token to the text; one that is not allowed raises, and changes nothing."""
@@ -156,27 +158,39 @@ class Constraint:
         return 0 if self.finished else self._language.n_missing(self._states[-1]) + 1
 
     def _cost(self, state: State) -> Array:
-        """Return, for each token as the next, how many suffice to the end; infinite: forbidden."""
+        """Return two rows: the tokens that may be next, and how many suffice to the end with each.
+
+        Most states allow few: a row for the whole vocabulary would be zeros for the most part.
+        """
         key = self._language, state
         if key not in self._costs:
             language = self._language
-            # Whole numbers: float32 has all up to 2**24, more than any language misses.
-            cost = np.full(len(self._tokens), math.inf, dtype=np.float32)
-            if language.n_missing(state) == 0:
-                cost[list(self._eos_ids)] = 1
+            allowed = sorted(self._eos_ids) if language.n_missing(state) == 0 else []
+            costs = [1] * len(allowed)
             todo = [(state, self._tree)]
             while todo:
                 before, branches = todo.pop()
                 for byte, (ids, behind) in branches.items():
                     after = language.step(before, byte)
                     if after is not None:
+                        allowed += ids
                         # The token itself, the missing bytes one by one, the end.
-                        cost[ids] = 1 + language.n_missing(after) + 1
+                        costs += [1 + language.n_missing(after) + 1] * len(ids)
                         todo.append((after, behind))
-            if (len(self._costs) + 1) * cost.nbytes > _KEPT_BYTES and self._costs:
-                del self._costs[next(iter(self._costs))]
-            self._costs[key] = cost
+            self._costs.keep(key, np.array([allowed, costs], dtype=np.int32))
         return self._costs[key]
+
+
+class _Costs(dict[tuple[Language, State], Array]):
+    """What each state allows; the oldest go when all together take too much memory."""
+
+    n_bytes = 0
+
+    def keep(self, key: tuple[Language, State], cost: Array) -> None:
+        self[key] = cost
+        self.n_bytes += sys.getsizeof(cost)
+        while self.n_bytes > _KEPT_BYTES and len(self) > 1:
+            self.n_bytes -= sys.getsizeof(self.pop(next(iter(self))))
 
 
 def keep_allowed(logits: Array, mask: Array) -> Array:
