@@ -33,3 +33,6 @@ def test_the_real_model_is_the_file_that_its_wheel_brings(monkeypatch, tmp_path)
         smollm2_path()
     (package / "model.gguf").touch()
     assert smollm2_path() == package / "model.gguf"
+    monkeypatch.setattr(paths, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="not installed"):
+        smollm2_path()

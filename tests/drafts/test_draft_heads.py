@@ -146,6 +146,18 @@ def test_guesses_end_with_the_text(target):
     assert got.ids == plain.ids and got.finish_reason == plain.finish_reason
 
 
+def test_the_heads_that_ship_guess_the_better_the_more_they_read():
+    """Medusa's know the last state alone, the recurrent one tokens besides, EAGLE all of them."""
+    shipped, tok = load_model("target"), tokenizer()
+    ids = tok.encode_document("import os\n\ndef main():\n    for name in os.listdir(folder):\n")
+    params = SamplingParams(temperature=0, max_tokens=60)
+    n_rounds = [
+        len(speculative_generate(shipped, make(shipped), ids, params, 3).rounds)
+        for make in (MedusaDraft, RecurrentDraft, EagleDraft)
+    ]
+    assert 60 > n_rounds[0] > n_rounds[1] > n_rounds[2]
+
+
 def test_behind_an_unsure_guess_no_more_is_guessed(target):
     """It is still there itself, and its siblings go on."""
     q = np.full(30, 1e-9)

@@ -111,6 +111,17 @@ def test_eagle_s_own_steps_are_its_guesses_one_by_one(target, eagle, tmp_path):
         np.testing.assert_allclose(got, expected, atol=1e-4)
 
 
+def test_eagle_s_layer_is_as_its_config_says(target, eagle, tmp_path):
+    config = stored(eagle, tmp_path) / "config.json"
+    other = CONFIG.replace('"rms_norm_eps": 1e-05', '"rms_norm_eps": 0.01').replace(
+        "10000.0", "500.0"
+    )
+    config.write_text(other)
+    layer = EagleDraft(target, tmp_path).layer
+    assert layer.norm_eps == 0.01
+    np.testing.assert_allclose(layer.frequencies, [1, 500**-0.5], rtol=1e-6)
+
+
 def test_a_draft_of_some_tokens_says_what_eagle_says_of_them(target, eagle, tmp_path):
     """From weights that 8 bits and a scale a row store exactly."""
     network, known = copy.deepcopy(eagle), np.array([2, 3, 5, 8, 9, 21], np.int32)

@@ -355,6 +355,7 @@ def test_defaults_of_an_engine():
     engine = Engine(CHAIN, n_blocks=4)
     assert (engine.pool.n_blocks, engine.pool.block_size, engine.max_batch) == (4, 16, 16)
     assert engine.token_budget is None and not engine.pool.prefix_caching
+    assert engine.last_pass == {}
 
 
 def test_a_constraint_is_closed_in_time_on_request_only():

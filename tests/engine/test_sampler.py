@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from engine.chain import CHAIN, VOCAB, Near, prompts, wishes
 from firsttoken.engine import Engine
+from firsttoken.engine.sampler import token_logprobs
 
 
 @given(prompts, wishes, st.integers(0, VOCAB), st.sampled_from([None, Near()]))
@@ -29,3 +30,8 @@ def test_logprobs_are_those_of_a_pass_over_the_text(prompt, params, n, draft):
         assert [logprob for _, logprob in told.top] == pytest.approx(
             np.sort(row)[::-1][:n].tolist(), abs=1e-5
         )
+
+
+def test_of_equals_the_lower_ids_are_told():
+    said = token_logprobs(np.repeat([0.0, 1.0], 50), token=3, n=4)
+    assert [token for token, _ in said.top] == [50, 51, 52, 53]

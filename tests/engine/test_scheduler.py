@@ -87,3 +87,28 @@ def test_a_lower_priority_goes_first_and_last_in_line_is_preempted():
         engine.submit([1, 2], replace(GREEDY, max_tokens=7), ignore_eos=True, priority=priority)
     assert len(engine.run()) == 2 and idle(engine)
     assert {i for record in records for i in record.preempted} == {0}
+
+
+def test_a_request_says_where_it_is():
+    engine = Engine(CHAIN, 20, 4, max_batch=1)
+    ids = [engine.submit([1], SamplingParams(temperature=0.0, max_tokens=2)) for _ in range(4)]
+    requests = [engine._requests[i] for i in ids]
+    where = []
+
+    def note() -> None:
+        where.append([request.status.value for request in requests])
+
+    note()
+    engine.step()
+    note()
+    engine.abort(ids[0])
+    engine.abort(ids[3])
+    note()
+    engine.run()
+    note()
+    assert where == [
+        ["waiting"] * 4,
+        ["running", "waiting", "waiting", "waiting"],
+        ["ended", "waiting", "waiting", "ended"],
+        ["ended"] * 4,
+    ]

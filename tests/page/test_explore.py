@@ -65,6 +65,17 @@ def test_live_slider_redraws_and_names_its_values(run):
     assert alt_of(picture) == f"{ALT} (slope: 5, word: b)" and ">b</text>" in picture.value
 
 
+def test_a_button_moves_its_slider_in_the_page(run, monkeypatch):
+    linked = []
+    monkeypatch.setattr(module.widgets, "jslink", lambda *ends: linked.append(ends))
+    lists, start = {"slope": [1, 2, 5], "word": ["a", "b"]}, {"slope": 2}
+    (row, _), _ = run(draw, alt=ALT, play="slope", initial=start, **lists)
+    button, slider = row.children
+    assert linked == [((button, "value"), (slider, "index"))]
+    assert all(widget.has_trait(name) for widget, name in linked[0])
+    assert (button.min, button.value, button.max, button.interval) == (0, 1, 2, 1500)
+
+
 def test_a_label_stands_in_place_of_the_name_wherever_it_shows(run):
     labels = {"slope": "How steep"}
     (slope, word), picture = run(draw, alt=ALT, labels=labels, slope=[1, 2], word=["a", "b"])

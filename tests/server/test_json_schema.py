@@ -233,6 +233,9 @@ def test_what_the_schema_accepts_is_let_through(data):
             ['{"a": 1}'],
         ),
         ({"enum": [{}, {"a": 1}], "additionalProperties": False}, ["{}"], ['{"a": 1}']),
+        ({"enum": [1, 2, 3], "exclusiveMinimum": 1, "exclusiveMaximum": 3}, ["2"], ["1", "3"]),
+        ({"enum": [1, 2, 3], "minimum": 2, "maximum": 2}, ["2"], ["1", "3"]),
+        ({"type": "array", "maxItems": 0}, ["[]"], ["[1]"]),
         ({"enum": [[], [1]], "minItems": 1, "maxItems": 1}, ["[1]"], ["[]"]),
         (
             {"type": "object", "additionalProperties": {"type": "null"}},
@@ -250,7 +253,7 @@ def test_what_the_schema_accepts_is_let_through(data):
             ['"a"'],
         ),
     ],
-    ids=range(16),
+    ids=range(19),
 )
 def test_what_forms_had_got_wrong(schema, taken, refused):
     form = Regex(schema_regex(schema))
@@ -258,6 +261,21 @@ def test_what_forms_had_got_wrong(schema, taken, refused):
         accepts(form, text) and Validator(schema).is_valid(json.loads(text)) for text in taken
     )
     assert not any(accepts(form, text) for text in refused)
+
+
+@pytest.mark.parametrize(
+    ("first", "last"), [(0, 9), (7, 123), (120, 127), (1199, 1203), (-45, 8), (-120, -101)]
+)
+def test_whole_numbers_between_two(first, last):
+    """Those within, however many digits the two share, and however the bounds are given."""
+    for bounds in (
+        {"minimum": first, "maximum": last},
+        {"exclusiveMinimum": first - 1, "exclusiveMaximum": last + 1},
+        {"minimum": first - 0.5, "exclusiveMaximum": last + 0.5},
+    ):
+        form = Regex(schema_regex({"type": "integer", **bounds}))
+        taken = [n for n in range(-1300, 1301) if accepts(form, str(n))]
+        assert taken == list(range(first, last + 1))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ Where a test asks an engine by hand, it stands in for the front: `send`, `receiv
 import asyncio
 import json
 import pickle
+import re
 import select
 import shutil
 import threading
@@ -267,6 +268,12 @@ def test_the_key_may_stand_in_the_environment(monkeypatch):
     monkeypatch.setenv("FIRSTTOKEN_API_KEY", "from the environment")
     assert parser().parse_args([]).api_key == "from the environment"
     assert parser().parse_args(["--api-key", "given"]).api_key == "given"
+
+
+def test_each_option_says_what_it_is_for():
+    texts = [action.help for action in parser()._actions]
+    assert all(re.match(r"[a-z0-9]", text) and not text.endswith(".") for text in texts)
+    assert "--adapter NAME=DIR" in parser().format_help()
 
 
 def test_a_checkpoint_is_served_with_its_own_tokenizer_and_its_own_end(tmp_path):

@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
         default=None,
         help="a tokenizer.json, a directory, a GGUF file (default: the model's own)",
     )
-    add("--backend", choices=("numpy", "torch"), default="numpy")
+    add("--backend", choices=("numpy", "torch"), default="numpy", help="what computes")
     add("--served-model-name", default="first-token", help="the name that clients ask for")
     add("--api-key", default=os.environ.get("FIRSTTOKEN_API_KEY"), help="clients must send it")
     add("--n-blocks", type=int, default=512, help="blocks of the cache")
@@ -49,8 +49,8 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--max-adapters", type=int, help="most different adapters that run at once")
     add("--gamma", type=int, default=4, help="guesses per step, with --draft")
-    add("--no-prefix-caching", action="store_true")
-    add("--max-body-bytes", type=int, default=2**20)
+    add("--no-prefix-caching", action="store_true", help="forget blocks that no request holds")
+    add("--max-body-bytes", type=int, default=2**20, help="the longest request that is read")
     add("--idle-s", type=int, default=30, help="how long a connection may stand without a request")
     add("--drain-s", type=int, default=30, help="how long a stop waits for what is under way")
     return made

@@ -24,4 +24,6 @@ def test_the_answer_is_folded_and_needs_no_script():
     before, _, fold = html.partition('<details class="ft-rubric">')
     assert "Each step reads" not in before and "It reads all weights" not in before
     assert "Each step reads" in fold and fold.count('type="checkbox"') == 3
+    assert "<span>Your answer, in a few sentences</span>" in before
+    assert "<legend>Tick the points that your answer has</legend>" in fold
     assert "if a &lt; b:\n    step()" in before and "decode</code> slow &amp; dear" in before
