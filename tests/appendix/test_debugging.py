@@ -66,6 +66,24 @@ def later(check: Callable, *known, **said):
     return partial(partial, check, *known, **said)
 
 
+# Broken on purpose: each by the one fault that its docstring names.
+
+
+def test_an_overwriting_cache_forgets_the_key_before_the_last():
+    """The second token of a text then reads itself alone, as if it were the first."""
+    faulty = broken.OverwritingCache(target())
+    cache = faulty.new_cache(1, 8)
+    faulty.features([[5]], cache)
+    found = faulty.features([[9]], cache)
+    np.testing.assert_allclose(found, target().features([[9]]), atol=1e-4)
+
+
+@pytest.mark.parametrize("n", range(13))
+def test_a_blind_pool_knows_whole_blocks_by_their_own_tokens(n):
+    known = broken.BlindPool(8, 4)._hash_blocks([7] * n)
+    assert len(known) == n // 4 and len(set(known)) <= 1
+
+
 # Wrong text: the model and its cache.
 
 
@@ -471,6 +489,11 @@ def test_limits_belong_to_the_side_that_the_docstrings_say():
     assert beside(free_bytes=160.0).cause == "pool too small"
     assert beside(free_bytes=159.0).cause == "too many places"
     assert d.why_speculation_is_slower(0.5, 1, 0.5).cause == "healthy"  # 1.5 tokens in 1.5 steps
+    for n_cached in (0, 4):  # none of a prompt of four, or all
+        assert d.why_foreign_text(n_cached, [5] * 4, [5] * 4).cause == "healthy"
+    for n_cached in (-1, 5):
+        with pytest.raises(ValueError, match=f"n_cached must lie in 0 … 4, got {n_cached}"):
+            d.why_foreign_text(n_cached, [5] * 4, [5] * 4)
 
 
 def causes_named(function: Callable) -> set[str]:

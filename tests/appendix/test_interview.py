@@ -230,6 +230,14 @@ def test_every_chapter_gives_one_before_any_gives_a_second(seed, n, data):
     assert names(draw_questions(pool, n, np.random.default_rng(seed))) == names(drawn)
 
 
+def test_every_question_is_drawn_as_often():
+    """Of four of one chapter, in each of the places: a shuffle that leaves some out shows."""
+    four = [q for q in QUESTIONS if q.chapter == "04_kv_cache"][:4]
+    rng = np.random.default_rng(0)
+    first = Counter(draw_questions(four, 1, rng)[0].id for _ in range(800))
+    assert [first[q.id] for q in four] == pytest.approx([200] * 4, abs=5 * math.sqrt(150))
+
+
 @given(shares=st.lists(st.floats(0, 1), max_size=len(QUESTIONS)))
 def test_no_point_is_lost(shares):
     drawn = QUESTIONS[: len(shares)]
@@ -258,6 +266,18 @@ def test_the_page_has_every_part_that_its_script_looks_for():
         "n": N_DRAWN,
         "minutes": {str(level): minutes for level, minutes in MINUTES.items()},
     }
+
+
+def test_the_boxes_are_the_chapters_and_the_levels():
+    page = parsed(mock_interview())
+    for name, values in (
+        ("chapter", list(CHAPTERS)),
+        ("level", sorted({str(question.level) for question in QUESTIONS})),
+    ):
+        boxes = page.select(f'input[type="checkbox"][name="{name}"]')
+        assert [box["value"] for box in boxes] == values
+        assert all(box.has_attr("checked") for box in boxes)
+    assert boxes[0].parent.text == "1, a fact and one step"
 
 
 def test_the_appendix_shows_every_chapter():

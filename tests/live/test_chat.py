@@ -1,6 +1,7 @@
 """The kernel's side of the chat: what is read and written, what is stopped, and what is shown."""
 
 import html
+import importlib
 import json
 import re
 import shutil
@@ -291,7 +292,9 @@ def test_without_the_model_one_line_says_how_to_get_it(monkeypatch):
         raise ValueError("smollm2 is not installed; to get it: pip")
 
     monkeypatch.setattr("firsttoken.models.llama.smollm2_path", missing)
-    monkeypatch.setitem(live.chat.__globals__, "smollm2_path", missing)
+    # The reader imports the function of this name.
+    module = importlib.import_module("firsttoken.live.chat")
+    monkeypatch.setattr(module, "smollm2_path", missing)
     monkeypatch.setattr("firsttoken.models.smollm2.load_smollm2", missing)
     talk = live.chat()
     assert "to get it: pip" in talk.still and STORED[1]["content"] in talk.still
