@@ -26,7 +26,7 @@ from firsttoken.appendix.interview import (
 from firsttoken.appendix.interview.page import N_DRAWN, mock_interview
 from firsttoken.appendix.interview.question import MINUTES
 from firsttoken.appendix.interview.questions import costs
-from firsttoken.page.exercises.page import section_link
+from firsttoken.page.exercises.page import script_tag, section_link, style_tag
 from firsttoken.page.start import CHAPTERS
 from test_chapters import ASIDE, TACTLESS
 
@@ -247,6 +247,14 @@ def test_no_point_is_lost(shares):
     assert sum(len(row.missed) for row in rows) == sum(share < 1 for share in shares)
 
 
+def test_what_is_not_whole_is_missed():
+    shares = [1, 0.99, 0, 1.0]
+    (row,) = score_by_topic([q for q in QUESTIONS if q.chapter == "04_kv_cache"][:4], shares)
+    asked = [q for q in QUESTIONS if q.chapter == "04_kv_cache"]
+    assert row.missed == (asked[1], asked[2])
+    assert score_by_topic(QUESTIONS[:1], [1])[0].missed == ()
+
+
 # The page; what it does in a browser is in tests/check/browser/test_interview.py.
 
 
@@ -266,6 +274,50 @@ def test_the_page_has_every_part_that_its_script_looks_for():
         "n": N_DRAWN,
         "minutes": {str(level): minutes for level, minutes in MINUTES.items()},
     }
+
+
+def test_the_page_is_as_it_was_looked_at():
+    """Without its styles, scripts and questions; mock_interview.html changes with it."""
+    page = parsed(mock_interview())
+    for part in page.select("style, script, template, .ft-reading"):
+        part.decompose()
+    stored = Path(__file__).with_name("mock_interview.html").read_text("utf-8")
+    assert page.prettify() == stored
+
+
+def test_the_questions_of_a_chapter_stand_on_its_page():
+    asked = [question for question in QUESTIONS if question.chapter == "04_kv_cache"]
+    shown = interview.chapter("04_kv_cache")
+    assert repr(shown).split("\n? ") == "\n".join(repr(q.quiz) for q in asked).split("\n? ")
+    page = shown._repr_html_()
+    parts = [
+        f'<p class="ft-about">Difficulty {q.level}, {q.minutes} minutes</p>{q.quiz.html()}'
+        for q in asked
+    ]
+    style = style_tag("page/exercises/exercises.css", "appendix/interview/interview.css")
+    script = script_tag("page/exercises/store.js", "page/exercises/quizzes.js")
+    assert page == f'<div class="ft-questions">{style}{"".join(parts)}{script}</div>'
+    with pytest.raises(ValueError, match=r"^stem must be"):
+        interview.chapter("04")
+
+
+def test_sizes_that_questions_name():
+    """As published: billions of parameters, layers, query and KV heads, numbers a head."""
+    known = {
+        "Llama-3.1-8B has 8.03 billion parameters, 32 layers, 32 query heads, 8 KV heads and heads "
+        "of 128 numbers.",
+        "Llama-3.1-70B has 70.55 billion parameters, 80 layers, 64 query heads, 8 KV heads and "
+        "heads of 128 numbers.",
+        "Llama-2-13B has 13.02 billion parameters, 40 layers, 40 KV heads and heads of 128 "
+        "numbers.",
+        "An H100 (SXM) has 80 GB of memory, reads 3.35 TB/s and computes 989 TFLOP/s in dense "
+        "bf16.",
+    }
+    texts = " ".join(question.text for question in QUESTIONS)
+    told = re.findall(
+        r"\S+ has [\d.]+ billion parameters, .*? numbers\.|An H100 \(SXM\) has .*? bf16\.", texts
+    )
+    assert set(told) == known
 
 
 def test_the_boxes_are_the_chapters_and_the_levels():

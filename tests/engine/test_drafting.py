@@ -50,7 +50,7 @@ def test_a_round_without_guesses_lets_the_draft_forget_what_was_rejected(seed):
     answer = engine.run()[i]
     replayed = AsRecorded(Near(), answer.rounds)
     alone = speculative_generate(CHAIN, replayed, [1, 2], params, ignore_eos=True)
-    assert answer.ids == alone.ids
+    assert (answer.ids, list(answer.rounds)) == (alone.ids, list(alone.rounds))
 
 
 @pytest.mark.parametrize(("token_budget", "guesses"), [(12, 3), (11, 2), (9, 2), (8, 1), (5, 0)])

@@ -46,7 +46,7 @@ def why_nonsense(model: Model, ids: Sequence[int], tolerance: float = _ROUNDING)
     apart = float(np.abs(_in_two(model, ids, half) - whole[half:]).max())
     if apart <= tolerance:
         loss, blind = float(_losses(model, ids).mean()), float(np.log(whole.shape[-1]))
-        if loss > blind:
+        if loss >= blind:
             return Finding("weights", f"A loss of {loss:.1f} nats; a blind guess has {blind:.1f}.")
         return Finding(HEALTHY, f"One pass and token by token agree within {apart:.1g}.")
     from_start = float(np.abs(_in_two(model, ids, 1) - whole[1:]).max())
