@@ -110,6 +110,27 @@ def test_a_module_is_found_by_its_name_and_a_package_with_all_its_files():
         provenance.code_digest(["nothing"])
 
 
+def test_each_name_has_the_digest_of_each_file_that_defines_it(tmp_path):
+    (tmp_path / "one.py").write_text("n: int = 3\nm = 1")
+    (tmp_path / "two.py").write_text("m = 2")
+    (tmp_path / "three.py").write_text("m = 1")
+    found, alone = (
+        provenance.code_digest(names, tmp_path)
+        for names in (["one.py", "two.py", "three.py"], ["one.py"])
+    )
+    assert set(found) == {"n", "m"} and found["n"] == alone["n"]
+    other = provenance.code_digest(["two.py"], tmp_path)["m"]
+    assert found["m"] == " ".join(sorted([alone["m"], other]))
+
+
+def test_without_git_there_is_no_commit(monkeypatch):
+    def missing(*arguments, **options):
+        raise FileNotFoundError("git")
+
+    monkeypatch.setattr(subprocess, "run", missing)
+    assert provenance.commit() == ""
+
+
 @pytest.mark.skipif(not hasattr(os, "getloadavg"), reason="nobody counts here")
 def test_the_load_is_that_of_the_last_minute(monkeypatch):
     monkeypatch.setattr(os, "getloadavg", lambda: (1.5, 2.5, 3.5))

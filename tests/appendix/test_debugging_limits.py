@@ -86,6 +86,7 @@ def test_the_first_token():
     ):
         found = judge(ttft_s, queue_s, 50_000, **options)
         assert found.cause == cause, (found, ttft_s, queue_s)
+    assert judge(9.0, 9.0, 50_000, n_cached=49_999).cause == "numbers do not fit"
     said = judge(9.0, 0.0, 50_000).evidence
     assert said.endswith("for 50000 tokens.")  # none is cached unless one says so
 
@@ -113,13 +114,14 @@ def test_tokens():
 
 def test_p99():
     """Of 400 requests, one in fifty is slow: it writes, or reads, more than twice as much."""
-    usual = trace(0.1 + 0.01 * np.arange(32), 100)
+    usual, found = trace(0.1 + 0.01 * np.arange(32), 100), []
 
     def judge(n_output, n_prompt, ttft_s, gap_s=0.01, n=400, factor=4.0, hole_s=0.0):
         times = ttft_s + gap_s * np.arange(n_output)
         times[n_output // 2 :] += hole_s
         slow = [trace(times, n_prompt)] * (n // 50)
-        return d.why_p99_is_high([usual] * (n - n // 50) + slow, factor).cause
+        found.append(d.why_p99_is_high([usual] * (n - n // 50) + slow, factor))
+        return found[-1].cause
 
     assert judge(32, 100, 0.1) == "healthy"
     e2e = usual.e2e
@@ -131,6 +133,7 @@ def test_p99():
     assert judge(64, 100, 0.01, gap_s=0.05) == "stalls"  # as much as twice is not much
     assert judge(65, 100, 0.01, gap_s=0.05) == "long answers"
     assert judge(130, 100, 1.4) == "queue"  # half of its time and more before the first token
+    assert found[-1].evidence.endswith("; 52 % of it before the first token.")
     assert judge(32, 200, 2.0) == "queue"
     assert judge(32, 201, 2.0) == "long prompts"
     assert judge(32, 201, 1.0, hole_s=3.0) == "stalls"
@@ -181,6 +184,27 @@ def test_a_batch_that_is_doubled():
     assert len(causes) == 3
     found = d.why_a_larger_batch_does_not_help(LLAMA_8B, H100, 512, 8000)
     assert found.cause == "does not fit"
+
+
+def test_more_cards():
+    """Slow links cost time; of a latent there is one for all heads, and so a copy on each card."""
+    judge = partial(d.why_more_cards_do_not_help, ARCHITECTURES["Llama-3.1-70B"], H100, 8, 64, 4096)
+    assert judge(link_bytes_per_s=1e15, latency_s=0.0).cause == "healthy"
+    slow = judge(link_bytes_per_s=1e9, latency_s=0.0)
+    assert slow.cause == "link" and slow.evidence.endswith("; 97 % of a step is adding up.")
+    latent = d.why_more_cards_do_not_help(
+        ARCHITECTURES["DeepSeek-V3"], H100, 2, 512, 100_000, link_bytes_per_s=1e15, latency_s=0.0
+    )
+    assert latent.cause == "cache is copied" and latent.evidence.endswith("1 KV heads for 2.")
+
+
+def test_a_reading_is_the_engine_s():
+    engine = Engine(DRAFT, 8)
+    for _ in range(2):
+        engine.submit([1], SamplingParams(max_tokens=4), ignore_eos=True)
+    engine.step()
+    engine.submit([1], SamplingParams(max_tokens=4))
+    assert d.Reading.of(engine, 3, 5.0) == d.Reading(3, 2, 1, 2, 5.0)
 
 
 def test_a_stream_that_comes_at_once():
@@ -353,11 +377,19 @@ def test_settings_with_a_least_share_and_penalties():
     right = next_token_distribution(logits, params)
     found = d.why_settings_differ(logits, params, right)
     assert found.cause == "healthy" and found.evidence.startswith("4 tokens are left")
+    near = right + 5e-7 * (right == 0)  # as of an engine in fp32
+    assert d.why_settings_differ(logits, params, near).cause == "healthy"
     for prompt, output in (([0, 1], [2]), ([0], [])):
         params = SamplingParams(temperature=1.0, presence_penalty=0.5)
         counted = next_token_distribution(logits, params, prompt, [*prompt, *output])
         found = d.why_settings_differ(logits, params, counted, prompt, output)
         assert found.cause == "penalties count the prompt"
+
+
+def test_three_log_probabilities_are_enough():
+    logits = np.log([[0.5, 0.3, 0.2]] * 3)
+    found = d.why_logprobs_differ(logits[:, 1], logits, [1, 1, 1], SamplingParams())
+    assert found.cause == "healthy" and found.evidence == "The model's own: mean -1.20 nats."
 
 
 # What is wrong is named.

@@ -227,6 +227,33 @@ def test_both_spellings_of_the_rotary_settings():
     assert from_hf_config(LLAMA | {"rope_scaling": None}).rope_theta == 10000.0
 
 
+# Types whose classes in transformers rotate nothing by default, as their configs show.
+UNROTATED = """
+    biogpt bloom ctrl falcon_mamba gpt-sw3 gpt2 gpt_bigcode gpt_neo granitemoehybrid inkling_text
+    jamba kimi_linear mamba mamba2 mpt nemotron_h openai-gpt opt rwkv xglm xlstm zamba zamba2
+"""
+EXTENDED = "apertus", "cwm", "ministral3"
+
+
+@pytest.mark.parametrize("kind", UNROTATED.split())
+def test_what_is_not_rotated_has_no_base(kind):
+    arch = from_hf_config({"model_type": kind})
+    assert (arch.rope_theta, arch.rope_scaling) == (None, None)
+
+
+@pytest.mark.parametrize("kind", EXTENDED)
+def test_some_are_extended_where_a_config_says_nothing(kind):
+    import transformers
+
+    arch = from_hf_config({"model_type": kind})
+    theirs = dict(transformers.AutoConfig.for_model(kind).rope_parameters)
+    assert arch.rope_theta == theirs["rope_theta"]
+    assert arch.rope_scaling.items() <= theirs.items()
+    assert theirs["factor"] == arch.rope_scaling["factor"] > 1
+    config = {"model_type": kind, "rope_parameters": {"rope_theta": 9.0, "rope_type": "default"}}
+    assert from_hf_config(config).rope_scaling is None
+
+
 def test_layer_types_and_switched_off_windows():
     kinds = ["full_attention", "sliding_attention"] * 2
     qwen = {"model_type": "qwen2", "num_hidden_layers": 4, "sliding_window": 16}
@@ -245,6 +272,11 @@ def test_a_value_that_cannot_be_is_named_as_in_the_file(subtests):
         ("llama", {"is_encoder_decoder": True}, "model_type 'llama' is no decoder-only"),
         (None, {}, "model_type must be a name, got None"),
         ("llama", {"num_key_value_heads": 3}, "multiple of n_kv_heads 3"),
+        (
+            "gemma3_text",
+            {"rope_parameters": {"full_attention": 5}},
+            "^config: full_attention must be an object, got 5$",
+        ),
         *[
             ("llama", {key: value}, f"^config: {key} must be a positive integer, got {value!r}$")
             for key in ("num_hidden_layers", "num_attention_heads", "hidden_size")
@@ -262,6 +294,7 @@ def test_a_value_that_cannot_be_is_named_as_in_the_file(subtests):
                 ("deepseek_v3", "qk_rope_head_dim", 64.0, "an integer of at least 1"),
                 ("deepseek_v3", "n_routed_experts", "256", "an integer of at least 1"),
                 ("gpt2", "n_layer", 0, "a positive integer"),
+                ("qwen3_next", "linear_num_key_heads", 0, "an integer of at least 1"),
                 ("longcat_flash", "num_layers", 10**30, "at most 10,000"),
             ]
         ],

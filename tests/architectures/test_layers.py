@@ -136,6 +136,8 @@ def test_parts_refuse_what_cannot_be(subtests):
         (lambda: Attention(4, 3, 8), "n_heads 4 must be a multiple of n_kv_heads 3"),
         (lambda: Attention(0, 1, 8), "n_heads must be an integer of at least 1, got 0"),
         (lambda: Attention(4, 4, 8, window=0), "window .* got 0"),
+        (lambda: LatentAttention(4, 8, 16, 4, 0), "v_head_dim must be an integer of at least 1"),
+        (lambda: LatentAttention(4, 8, 0, 4, 8), "latent_dim must be an integer of at least 1"),
         (lambda: LatentAttention(4, 8, 16, 8, 8), "rope_head_dim 8 must be less than head_dim 8"),
         (lambda: Experts(4, 5, 8), "n_active_experts must lie in 1 … n_experts = 4, got 5"),
         (lambda: Recurrent("x", -1, 1), "weights must be an integer of at least 0, got -1"),

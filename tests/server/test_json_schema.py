@@ -236,6 +236,7 @@ def test_what_the_schema_accepts_is_let_through(data):
         ({"enum": [1, 2, 3], "exclusiveMinimum": 1, "exclusiveMaximum": 3}, ["2"], ["1", "3"]),
         ({"enum": [1, 2, 3], "minimum": 2, "maximum": 2}, ["2"], ["1", "3"]),
         ({"type": "array", "maxItems": 0}, ["[]"], ["[1]"]),
+        ({"enum": [[], [1], [1, 2]], "minItems": 1, "maxItems": 1}, ["[1]"], ["[]", "[1, 2]"]),
         ({"enum": [[], [1]], "minItems": 1, "maxItems": 1}, ["[1]"], ["[]"]),
         (
             {"type": "object", "additionalProperties": {"type": "null"}},
@@ -253,7 +254,7 @@ def test_what_the_schema_accepts_is_let_through(data):
             ['"a"'],
         ),
     ],
-    ids=range(19),
+    ids=range(20),
 )
 def test_what_forms_had_got_wrong(schema, taken, refused):
     form = Regex(schema_regex(schema))
@@ -312,6 +313,19 @@ def test_a_schema_costs_no_more_than_its_limit(schema):
             "#/properties/a: type must be one of",
         ),
         ({"type": "object", "properties": {"a": 5}}, "#/properties/a: must be an object"),
+        (
+            {"type": "object", "additionalProperties": {"type": "thing"}},
+            "#/additionalProperties: type must be one of",
+        ),
+        (
+            {"const": {"a": 1}, "additionalProperties": 5},
+            "#: additionalProperties must be true, false or",
+        ),
+        ({"anyOf": [{"type": "null"}, {"allOf": [5]}]}, "#/anyOf/1/allOf/0: must be an object"),
+        (
+            {"$ref": "#/$defs/a", "$defs": {"a": {"type": "string", "maxLength": -1}}},
+            r"#/\$defs/a: maxLength must be a whole number from 0 on",
+        ),
         ({"type": "object", "properties": 5}, "#: properties must be an object"),
         ({"type": "object", "required": ["b"]}, "#: required must list names of properties"),
         ({"type": "array"}, "#: an array needs items"),
@@ -325,7 +339,7 @@ def test_a_schema_costs_no_more_than_its_limit(schema):
         ({"type": "integer", "minimum": "a"}, "#: minimum must be a number"),
         ({"type": "integer", "minimum": 2, "maximum": 1}, "no value is allowed by all"),
     ],
-    ids=range(16),
+    ids=range(20),
 )
 def test_an_error_says_where_in_the_schema_what_is_wrong(schema, message):
     with pytest.raises(ValueError, match=message):

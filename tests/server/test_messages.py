@@ -4,11 +4,14 @@ Where a test asks an engine by hand, it stands in for the front: `send`, `receiv
 """
 
 import asyncio
+import errno
 import json
+import os
 import pickle
 import re
 import select
 import shutil
+import socket
 import threading
 from collections import defaultdict
 from dataclasses import replace
@@ -21,6 +24,7 @@ from firsttoken.paths import data_path
 from firsttoken.sampling import SamplingParams
 from firsttoken.sampling.constrained import Constraint, Regex
 from firsttoken.server import engine_process as back
+from firsttoken.server.__main__ import main
 from firsttoken.server.engine_client import EngineClient
 from firsttoken.server.messages import (
     Abort,
@@ -268,6 +272,15 @@ def test_the_key_may_stand_in_the_environment(monkeypatch):
     monkeypatch.setenv("FIRSTTOKEN_API_KEY", "from the environment")
     assert parser().parse_args([]).api_key == "from the environment"
     assert parser().parse_args(["--api-key", "given"]).api_key == "given"
+
+
+def test_a_port_that_is_taken_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SystemExit) as stop:
+            main(["--port", str(port)])
+    why = os.strerror(errno.EADDRINUSE)
+    assert stop.value.code.startswith(f"cannot listen to 127.0.0.1, port {port}: {why}")
 
 
 def test_each_option_says_what_it_is_for():
