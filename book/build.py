@@ -17,10 +17,12 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import yaml
 from jupyter_cache import get_cache
+from jupyter_cache.cache.main import JupyterCacheBase
 
 from firsttoken.live import assets
 
@@ -106,10 +108,21 @@ def build(command: list, environment: dict[str, str]) -> int:
     return run.returncode
 
 
+@contextmanager
+def kept_runs(folder: Path) -> Iterator[JupyterCacheBase]:
+    """Open the cache of runs in a folder; its database is closed behind."""
+    cache = get_cache(folder)
+    try:
+        yield cache
+    finally:
+        cache.db.dispose()
+
+
 def runs() -> set[tuple[str, float]]:
     """Return of which chapters the cache holds a run, and how many seconds that took."""
-    records = get_cache(CACHE).list_cache_records()
-    return {(Path(record.uri).stem, record.data["execution_seconds"]) for record in records}
+    with kept_runs(CACHE) as cache:
+        records = cache.list_cache_records()
+        return {(Path(record.uri).stem, record.data["execution_seconds"]) for record in records}
 
 
 def complaints(executed: Path) -> Iterator[str]:
@@ -259,10 +272,10 @@ def drop_stale_outputs() -> None:
 
 def readable(cache: Path) -> bool:
     """Say whether all runs can be read of which the cache knows; it notes them first."""
-    runs = get_cache(cache)
     try:
-        for record in runs.list_cache_records():
-            runs.get_cache_bundle(record.pk)
+        with kept_runs(cache) as runs:
+            for record in runs.list_cache_records():
+                runs.get_cache_bundle(record.pk)
     except Exception:  # whatever reading a half-written file raises
         return False
     return True

@@ -5,7 +5,6 @@ from pathlib import Path
 import build
 import nbformat
 import pytest
-from jupyter_cache import get_cache
 
 
 def test_a_folder_of_the_site_is_whole_or_absent(tmp_path, monkeypatch):
@@ -32,10 +31,10 @@ def test_a_folder_of_the_site_is_whole_or_absent(tmp_path, monkeypatch):
 
 def test_runs_that_were_half_stored_are_told(tmp_path):
     """Jupyter's cache notes a run before it writes it."""
-    cache = get_cache(tmp_path)
     notebook = tmp_path / "a.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1")]), notebook)
-    cache.cache_notebook_file(str(notebook), check_validity=False)
+    with build.kept_runs(tmp_path) as cache:
+        cache.cache_notebook_file(str(notebook), check_validity=False)
     assert build.readable(tmp_path)
     stored = next((tmp_path / "executed").rglob("*.ipynb"))
     stored.write_bytes(stored.read_bytes()[:50])

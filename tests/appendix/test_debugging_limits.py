@@ -302,6 +302,13 @@ def test_what_piles_up():
     assert judge((*busy, 1.0), (*busy, 1.6)) == "host memory"
 
 
+def test_json_that_ends_in_blanks():
+    """More than half of it is blank, or the limit was too low."""
+    for n_blank, cause in ((3, "max_tokens"), (5, "max_tokens"), (6, "blanks")):
+        answer = Generation([1] * 9, [0.0] * 9, 0.0, "length", '{"a":' + " " * n_blank)
+        assert d.why_json_is_cut_off(answer, 9).cause == cause, n_blank
+
+
 # Checks that run a model.
 
 
