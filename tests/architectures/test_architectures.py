@@ -254,6 +254,29 @@ def test_some_are_extended_where_a_config_says_nothing(kind):
     assert from_hf_config(config).rope_scaling is None
 
 
+def test_dense_layers_of_cohere2_moe_are_rotated_where_each_sees_everything():
+    config = {"model_type": "cohere2_moe", "num_hidden_layers": 6, "first_k_dense_replace": 2}
+    config |= {"prefix_dense_sliding_window_pattern": 1, "sliding_window_pattern": 2}
+    arch = from_hf_config(config)
+    assert [window is None for window in arch.layer_windows] == [True, True, *[False, True] * 2]
+    assert arch.unrotated_layers == (3, 5)
+    config["prefix_dense_sliding_window_pattern"] = 2
+    assert from_hf_config(config).unrotated_layers == (1, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "experts"),
+    [
+        ("Mixtral-8x7B", (8, 2, 14_336)),
+        ("DeepSeek-V3", (256, 8, 2048)),
+        ("Llama-3.1-8B", (0, 0, None)),
+    ],
+)
+def test_experts_of_presets(name, experts):
+    arch = ARCHITECTURES[name]
+    assert (arch.n_experts, arch.n_active_experts, arch.expert_d_ff) == experts
+
+
 def test_layer_types_and_switched_off_windows():
     kinds = ["full_attention", "sliding_attention"] * 2
     qwen = {"model_type": "qwen2", "num_hidden_layers": 4, "sliding_window": 16}
@@ -262,6 +285,8 @@ def test_layer_types_and_switched_off_windows():
     late = from_hf_config(qwen | {"use_sliding_window": True, "max_window_layers": 3})
     assert late.layer_windows == (None, None, None, 16)
     assert set(from_hf_config(qwen).layer_windows) == {None}
+    whole = qwen | {"use_sliding_window": True, "layer_types": ["full_attention"] * 4}
+    assert set(from_hf_config(whole).layer_windows) == {None}
     mistral = {"model_type": "mistral", "sliding_window": None}
     assert set(from_hf_config(mistral).layer_windows) == {None}
 

@@ -82,6 +82,26 @@ def test_every_key_that_a_family_asks_for_is_one_that_configs_have(monkeypatch):
     assert len(asked) > 2000 and {(kind, key) for kind, key in asked if key not in known} == set()
 
 
+def test_what_no_key_can_be_is_refused_and_never_falls_through(monkeypatch):
+    """Each key that a family asks for as nothing, less, a text, a list: a number or ValueError."""
+    look_up, n_refused = Config.__getitem__, 0
+    for kind in sorted(set(FAMILIES) - set(UNREAD)):
+        whole = {"model_type": kind, **LOOK["types"].get(kind, {}).get("needed", {})}
+        asked = set()
+        with monkeypatch.context() as watched, suppress(ValueError):
+            watched.setattr(Config, "__getitem__", lambda c, k: asked.add(k) or look_up(c, k))  # noqa: B023
+            from_hf_config(whole)
+        for key, value in itertools.product(sorted(asked), (0, -1, "8", [])):
+            try:
+                arch = from_hf_config({**whole, key: value})
+                assert arch.n_params >= arch.n_active_params >= 0 or any(
+                    layer.weights_of is not None for layer in arch.layers
+                )
+            except ValueError:
+                n_refused += 1
+    assert n_refused > 5000
+
+
 @pytest.mark.parametrize("kind", UNREAD)
 def test_what_cannot_be_read_is_refused_with_its_reason(kind):
     for inside in ({}, {"text_config": {"model_type": "llama"}}):

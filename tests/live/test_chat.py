@@ -285,6 +285,13 @@ def test_it_is_a_widget_here_and_a_conversation_on_the_site(has_file, tmp_path, 
     assert len(door) < 1000
 
 
+def test_a_system_message_that_comes_first_becomes_a_setting():
+    given = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello?"}]
+    talk = live.chat(given)
+    assert (talk.settings["system"], talk.said, talk.messages) == ("Be brief.", given[1:], given)
+    assert live.chat(given[1:]).settings["system"] == ""
+
+
 def test_without_the_model_one_line_says_how_to_get_it(monkeypatch):
     """And the button looks again: the reader may have installed it meanwhile."""
 

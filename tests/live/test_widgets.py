@@ -40,6 +40,28 @@ def original(name: str) -> bytes:
     return data_path(f"model/{name}").read_bytes()
 
 
+def test_what_a_view_begins_with():
+    arch = stills.target().arch
+    plain = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+    for make, text, settings in (
+        (live.next_token, "def ", plain | {"seed": 0, "max_tokens": 40}),
+        (live.inside, widgets.PROGRAM, {"layer": 5, "head": 3, "silenced": []}),
+        (
+            live.cache,
+            widgets.READ_LINES,
+            {"use_cache": True, "max_tokens": 200, "temperature": 0.6, "seed": 5}
+            | {"bytes_per_token": 2 * 4 * arch.n_layers * arch.n_kv_heads * arch.head_dim},
+        ),
+        (
+            live.speculation,
+            widgets.READ_LINES,
+            {"draft": "draft", "gamma": 4, "temperature": 0.5, "seed": 1, "max_tokens": 120},
+        ),
+    ):
+        assert make().settings == {"text": text, **settings}
+        assert make("x = ").settings == {"text": "x = ", **settings}
+
+
 def test_what_travels_is_the_file(sent):
     """In pieces; the byte planes of weights, which are worth it, NumPy weaves together."""
     for name, entry in assets.manifest().items():
