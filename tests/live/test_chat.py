@@ -21,6 +21,9 @@ from firsttoken.models.tokenizer import tokenizer
 from firsttoken.paths import data_path, smollm2_path
 from firsttoken.sampling import SamplingParams
 
+# The reader imports the function of this name.
+chat_module = importlib.import_module("firsttoken.live.chat")
+
 LINES = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|endoftext|>{% endfor %}"
 LINES += "{% if add_generation_prompt %}assistant: {% endif %}"
 HOSTILE = "<script>alert(1)</script>&\"'<|endoftext|>\ud83d\u202e\0 👩‍👧"
@@ -285,6 +288,19 @@ def test_it_is_a_widget_here_and_a_conversation_on_the_site(has_file, tmp_path, 
     assert len(door) < 1000
 
 
+def test_a_still_has_each_message_and_the_text_that_the_model_gets():
+    said = [{"role": "user", "content": "1 < 2?"}, {"role": "assistant", "content": "Yes."}]
+    assert chat_module.still(said, [("<|im|>", True), ("1 < 2", False)], "<p>end</p>") == (
+        '<div class="ft-chat-log">'
+        '<div class="ft-chat-said ft-chat-user"><b>You</b><div>1 &lt; 2?</div></div>'
+        '<div class="ft-chat-said ft-chat-model"><b>Model</b><div>Yes.</div></div></div>'
+        "<details class='ft-chat-details' open><summary>The text that the model gets</summary>"
+        '<div class="ft-output" role="img" aria-label="The text that the model gets: '
+        '&lt;|im|&gt;1 &lt; 2"><span class="ft-chat-mark">&lt;|im|&gt;</span>1 &lt; 2</div>'
+        "</details><p>end</p>"
+    )
+
+
 def test_a_system_message_that_comes_first_becomes_a_setting():
     given = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello?"}]
     talk = live.chat(given)
@@ -299,9 +315,7 @@ def test_without_the_model_one_line_says_how_to_get_it(monkeypatch):
         raise ValueError("smollm2 is not installed; to get it: pip")
 
     monkeypatch.setattr("firsttoken.models.llama.smollm2_path", missing)
-    # The reader imports the function of this name.
-    module = importlib.import_module("firsttoken.live.chat")
-    monkeypatch.setattr(module, "smollm2_path", missing)
+    monkeypatch.setattr(chat_module, "smollm2_path", missing)
     monkeypatch.setattr("firsttoken.models.smollm2.load_smollm2", missing)
     monkeypatch.setattr("firsttoken.paths.find_spec", lambda name: None)
     talk = live.chat()

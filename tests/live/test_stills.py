@@ -3,6 +3,7 @@
 import math
 import re
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -179,6 +180,13 @@ def test_next_token_draws_both_distributions(figures):
     np.testing.assert_allclose(middles, [range(10)] * 2)
     names = [label.get_text() for label in ax.get_yticklabels()]
     assert len(names) == 10 and ax.yaxis_inverted()
+    # A $ is a token, too.
+    assert not any(text.get_parse_math() for text in [*ax.get_yticklabels(), ax._left_title])
+
+
+def test_a_token_without_a_text_has_its_name():
+    words = SimpleNamespace(token_name=lambda i: f"<|{i} {i}|>", token_bytes=lambda i: b"")
+    assert stills.piece(7, words) == "<|7·7|>"
 
 
 def test_a_coloured_text_is_told_in_words_and_set_as_code():
