@@ -17,6 +17,7 @@ from firsttoken.models.evaluation import bits_per_byte, token_losses
 from firsttoken.models.inspection import look_inside
 from firsttoken.models.tokenizer import tokenizer
 from firsttoken.page.plots import COLORS
+from firsttoken.sampling import softmax
 
 TEXT = "import os\n\nfor name in os.listdir(folder):\n    path = os.path"
 IDS = tokenizer().encode_document(TEXT)
@@ -112,6 +113,10 @@ def test_cache_is_shown_half_way(figures, use_cache):
     bars = np.reshape([(bar.get_x(), bar.get_width()) for bar in ax.patches], (-1, 3, 2))
     assert len(bars) == 2 * arch.n_layers  # keys and values
     assert (bars == [(0, n_prompt + 7), (0, kept[0]), (n_prompt, kept[1])]).all()
+    assert [to_hex(bar.get_facecolor(), keep_alpha=True) for bar in ax.patches[:3]] == [
+        to_hex((COLORS["ink"], 0.1), keep_alpha=True),
+        *(COLORS[name] + "ff" for name in ("prefill", "decode")),
+    ]
     middles = np.reshape([bar.get_y() + bar.get_height() / 2 for bar in ax.patches], (-1, 2, 3))
     layers = np.arange(1, arch.n_layers + 1)
     np.testing.assert_allclose(middles.mean(axis=(1, 2)), layers)
@@ -168,7 +173,9 @@ def test_next_token_draws_both_distributions(figures):
     pale, strong = ax.patches[:10], ax.patches[10:]
     before = [bar.get_width() for bar in pale]
     after = [bar.get_width() for bar in strong]
-    assert before == sorted(before, reverse=True) and sum(after) == pytest.approx(100)
+    p = softmax(stills.target()([IDS])[0, -1])
+    assert before == pytest.approx(100 * np.sort(p)[:-11:-1], rel=1e-4)
+    assert sum(after) == pytest.approx(100)
     assert [width > 0 for width in after] == [True] * 4 + [False] * 6
     assert after[0] / after[1] == pytest.approx(before[0] / before[1], rel=1e-3)
     assert {to_hex(bar.get_facecolor()) for bar in strong} == {COLORS["prefill"]}

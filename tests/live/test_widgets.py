@@ -62,6 +62,21 @@ def test_what_a_view_begins_with():
         assert make("x = ").settings == {"text": "x = ", **settings}
 
 
+def test_a_page_gets_a_view_with_its_style_and_what_wakes_it():
+    here = Path(widgets.__file__).parent
+    for view, model, styles, given in (
+        ("cache", "target", ["loader"], 'class="ft-live" data-view="cache" data-settings='),
+        ("chat", "smollm2", ["chat", "live"], 'class="ft-live ft-chat" data-view="chat" '),
+    ):
+        page = widgets.site_html(view, {"text": 'a"<'}, "<p>still</p>", model, styles)
+        style = "".join((here / f"{name}.css").read_text("utf-8") for name in styles)
+        script = (here / "loader.js").read_text("utf-8")
+        assert page.endswith(f"><p>still</p></div><style>{style}</style><script>{script}</script>")
+        assert page.startswith(f"<div {given}") and "&quot;a\\&quot;&lt;&quot;" in page
+        assert ('data-model="real"' in page) == (model == "smollm2")
+        assert f'data-assets="_static/live/{assets.version()}/"' in page
+
+
 def test_what_travels_is_the_file(sent):
     """In pieces; the byte planes of weights, which are worth it, NumPy weaves together."""
     for name, entry in assets.manifest().items():
