@@ -235,6 +235,11 @@ def test_what_the_schema_accepts_is_let_through(data):
         ({"enum": [{}, {"a": 1}], "additionalProperties": False}, ["{}"], ['{"a": 1}']),
         ({"enum": [1, 2, 3], "exclusiveMinimum": 1, "exclusiveMaximum": 3}, ["2"], ["1", "3"]),
         ({"enum": [1, 2, 3], "minimum": 2, "maximum": 2}, ["2"], ["1", "3"]),
+        (
+            {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}},
+            ["{}", '{"a": null}', '{"b": null}', '{"a": null, "b": null}'],
+            ['{"b": null, "a": null}', '{"c": null}'],
+        ),
         ({"type": "array", "maxItems": 0}, ["[]"], ["[1]"]),
         ({"enum": [[], [1], [1, 2]], "minItems": 1, "maxItems": 1}, ["[1]"], ["[]", "[1, 2]"]),
         ({"enum": [[], [1]], "minItems": 1, "maxItems": 1}, ["[1]"], ["[]"]),
@@ -254,7 +259,7 @@ def test_what_the_schema_accepts_is_let_through(data):
             ['"a"'],
         ),
     ],
-    ids=range(20),
+    ids=range(21),
 )
 def test_what_forms_had_got_wrong(schema, taken, refused):
     form = Regex(schema_regex(schema))
