@@ -254,6 +254,13 @@ def test_some_are_extended_where_a_config_says_nothing(kind):
     assert from_hf_config(config).rope_scaling is None
 
 
+def test_layers_of_lfm2_convolve_but_for_those_that_are_named():
+    config = {"model_type": "lfm2", "num_hidden_layers": 4, "full_attn_idxs": [1, 3]}
+    arch = from_hf_config(config | {"layer_types": None})
+    assert [layer.attention is not None for layer in arch.layers] == [False, True] * 2
+    assert [layer.recurrent is not None for layer in arch.layers] == [True, False] * 2
+
+
 def test_dense_layers_of_cohere2_moe_are_rotated_where_each_sees_everything():
     config = {"model_type": "cohere2_moe", "num_hidden_layers": 6, "first_k_dense_replace": 2}
     config |= {"prefix_dense_sliding_window_pattern": 1, "sliding_window_pattern": 2}
@@ -375,6 +382,8 @@ def test_an_unknown_type_is_read_by_its_names_and_says_so():
     read = from_hf_config(UNKNOWN | latent | experts)
     assert read.n_params == as_deepseek.n_params
     assert "experts from layer 1 on" in read.source
+    for key in ("attention_bias", "qkv_bias"):
+        assert from_hf_config(UNKNOWN | {key: True}).n_params == llama.n_params + 3 * 3 * 64, key
     windows = {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"] * 2}
     assert from_hf_config(UNKNOWN | windows).layer_windows == (7, None, 7)
 

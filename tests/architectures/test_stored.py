@@ -2,7 +2,7 @@
 
 import pytest
 
-from firsttoken.architectures import ARCHITECTURES, stored_weights
+from firsttoken.architectures import ARCHITECTURES, from_hf_config, stored_weights
 
 LLAMA = ARCHITECTURES["Llama-3.1-8B"]
 MATRICES = LLAMA.params_by_component["attention"] + LLAMA.params_by_component["mlp"]
@@ -35,6 +35,13 @@ def test_bits_and_their_scales():
     assert of(quant_method="bitsandbytes", load_in_8bit=True) == MATRICES + 2 * REST
     assert of(quant_method="bitsandbytes", load_in_4bit=True) == MATRICES * 4.5 / 8 + 2 * REST
     assert of(dtype="float32") == 4 * LLAMA.n_params
+
+
+def test_matrices_of_a_recurrence_are_quantised_too():
+    mamba = from_hf_config({"model_type": "mamba2"})
+    matrices = mamba.params_by_component["recurrence"]
+    assert 0 < matrices < mamba.n_params
+    assert of(mamba, quant_method="fp8") == matrices + 2 * (mamba.n_params - matrices)
 
 
 def test_modules_that_stay():
