@@ -4,8 +4,8 @@
 
 writes lib/firsttoken/architectures/defaults.json, what a config.json may leave out, and
 tests/architectures/transformers_models.json, the parameters and the caches of each type by its
-defaults. Run it when the pin of transformers moves; test_transformers_models.py of the proof then
-says which family is read wrongly.
+defaults, and the parameters with each key changed. It takes ten minutes. Run it when the pin of
+transformers moves; test_families.py then says which family is read wrongly.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from typing import Any
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from architectures.transformers_models import NEEDED, built, kept, n_params
+from architectures.transformers_models import NEEDED, built, counted_changes, kept, n_params
 from firsttoken.architectures.families import FAMILIES
 from firsttoken.architectures.families.unknown import NO_DECODERS
 
@@ -106,7 +106,9 @@ def main() -> None:
             not_built[kind] = f"{type(error).__name__}: {str(error).strip()[:100]}"
     known = sorted(kind for kind in FAMILIES if kind in CONFIG_MAPPING)
     keys = sorted(set.union(*map(keys_of, known)))
-    write(LOOK, types=types, not_built=not_built, keys={"of any type": keys})
+    defaults = json.loads(DEFAULTS.read_text("utf-8"))["types"]
+    changes = {kind: counted_changes(kind, defaults) for kind in types}
+    write(LOOK, types=types, not_built=not_built, keys={"of any type": keys}, changed=changes)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Models of transformers, built without memory: how many parameters they have, what they keep."""
 
+import contextlib
 import itertools
+import json
 import re
 import warnings
 from collections.abc import Iterator
@@ -103,3 +105,20 @@ def changed(defaults: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield {name: 2 * value}
             if value > 2:
                 yield {name: value // 2}
+
+
+def counted_changes(kind: str, defaults: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return {"n_params": {change: parameters}} of a type whose config differs in one key.
+
+    A change is "name value", as JSON. It stands in the text_config where that is another type's,
+    beside the rest of "within". What transformers does not build is left out.
+    """
+    text = text_type(kind)
+    within = {"model_type": text, **NEEDED.get(text, {})}
+    found: dict[str, int] = {}
+    for change in changed({**defaults[text], **NEEDED.get(text, {})}):
+        ((name, value),) = change.items()
+        with contextlib.suppress(Exception):  # whatever keeps transformers from building it
+            whole = change if text == kind else {"text_config": within | change}
+            found[f"{name} {json.dumps(value)}"] = n_params(built(kind, **whole))
+    return {"n_params": found} | ({} if text == kind else {"within": within})

@@ -187,6 +187,7 @@ def test_next_token_draws_both_distributions(figures):
     np.testing.assert_allclose(middles, [range(10)] * 2)
     names = [label.get_text() for label in ax.get_yticklabels()]
     assert len(names) == 10 and ax.yaxis_inverted()
+    assert ax.get_position().p0 == pytest.approx([0.2, 0.2])  # room for the names and two lines
     # A $ is a token, too.
     assert not any(text.get_parse_math() for text in [*ax.get_yticklabels(), ax._left_title])
 

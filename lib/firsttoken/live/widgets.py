@@ -238,7 +238,7 @@ def site_html(
     return f"{root}<style>{style}</style><script>{loader}</script>"
 
 
-def site_root(view: str, settings: Mapping[str, Any], still: str, model: str = "target") -> str:
+def site_root(view: str, settings: Mapping[str, Any], still: str, model: str) -> str:
     """Return a view for a page of the website that has another one: its element alone."""
     given = html.escape(json.dumps(settings), quote=True)
     real = "" if model == "target" else ' data-model="real"'
