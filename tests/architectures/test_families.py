@@ -1,6 +1,6 @@
 """families: every type that transformers builds, against what a stored look at it found.
 
-`scripts/read_transformers.py` takes that look; test_transformers_models.py of the proof holds it
+`scripts/read_transformers.py` takes that look; test_read_transformers.py of the proof holds it
 against the models themselves.
 """
 
