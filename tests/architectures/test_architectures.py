@@ -261,6 +261,14 @@ def test_layers_of_lfm2_convolve_but_for_those_that_are_named():
     assert [layer.recurrent is not None for layer in arch.layers] == [True, False] * 2
 
 
+def test_beam_rotates_what_sees_everything_only_with_a_base_for_it():
+    arch = from_hf_config({"model_type": "beam"})
+    whole = tuple(i for i, window in enumerate(arch.layer_windows) if window is None)
+    assert arch.unrotated_layers == whole and 0 < len(whole) < arch.n_layers
+    bases = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
+    assert not from_hf_config({"model_type": "beam", "rope_parameters": bases}).unrotated_layers
+
+
 def test_dense_layers_of_cohere2_moe_are_rotated_where_each_sees_everything():
     config = {"model_type": "cohere2_moe", "num_hidden_layers": 6, "first_k_dense_replace": 2}
     config |= {"prefix_dense_sliding_window_pattern": 1, "sliding_window_pattern": 2}
