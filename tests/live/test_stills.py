@@ -170,6 +170,7 @@ def test_next_token_draws_both_distributions(figures):
     """Ten bars of the model's, and inside them ten of what the settings leave."""
     live.next_token(TEXT, top_k=4)
     (ax,) = figures[0].axes
+    assert figures[0].get_size_inches().tolist() == [4.4, 3.3]  # fits a phone
     pale, strong = ax.patches[:10], ax.patches[10:]
     before = [bar.get_width() for bar in pale]
     after = [bar.get_width() for bar in strong]
